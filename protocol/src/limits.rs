@@ -1,0 +1,68 @@
+//! Every bound of the protocol in one place. `docs/PROTOCOL.md` §Limits states the same numbers.
+//!
+//! A bound is a property of the format, not a tuning knob: two verifiers that differ in one of these would
+//! disagree about what is valid.
+
+/// Largest signed entry, in bytes.
+pub const ENTRY_BYTES_MAX: usize = 16_384;
+/// Largest payload block, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 1_048_576;
+/// Largest Ref, Capability, CapabilityTombstone and SessionHandoff, in bytes.
+pub const CONTROL_BYTES_MAX: usize = 8_192;
+/// Largest raw block, in bytes (the block size limit of the IPFS world).
+pub const RAW_BLOCK_BYTES_MAX: usize = 2_097_152;
+/// Largest value of the `x` extension map, encoded, in bytes.
+pub const EXT_BYTES_MAX: usize = 4_096;
+/// Largest frame body on a stream: one raw block and 64 KiB of envelope, in bytes.
+pub const FRAME_BYTES_MAX: usize = RAW_BLOCK_BYTES_MAX + 65_536;
+/// Largest announcement, in bytes.
+pub const ANNOUNCEMENT_BYTES_MAX: usize = 16_384;
+
+/// Nesting of an entry and of a control blob; a scalar at the top is level 1.
+pub const ENTRY_DEPTH_MAX: usize = 16;
+/// Nesting of a payload, a Change and a Comment.
+pub const PAYLOAD_DEPTH_MAX: usize = 64;
+/// Links in one entry.
+pub const ENTRY_LINKS_MAX: usize = 256;
+
+/// Largest integer of our own types: 2^53 − 1, the largest that every JSON reader keeps.
+pub const INTEGER_MAX: u64 = (1 << 53) - 1;
+/// First `ts` that is out of range: 2^48 ms.
+pub const TS_MS_END: u64 = 1 << 48;
+/// How far ahead of its own clock a holder lets another key's entry be, in milliseconds.
+pub const FUTURE_TS_MS_MAX: u64 = 5 * 60 * 1000;
+
+/// Calls in one model response.
+pub const CALLS_MAX: usize = 128;
+/// Blobs that one tool call says it produced.
+pub const PRODUCED_MAX: usize = 64;
+/// Entries that one redaction names.
+pub const REDACTION_ENTRIES_MAX: usize = 200;
+/// Distinct signers that a seal lists.
+pub const SEAL_PARTICIPANTS_MAX: usize = 256;
+/// Items that a tombstone keeps.
+pub const TOMBSTONE_KEEP_MAX: usize = 64;
+/// Tombstones that a handoff names.
+pub const HANDOFF_TOMBSTONES_MAX: usize = 64;
+/// Attachments of one user message.
+pub const ATTACHMENTS_MAX: usize = 64;
+
+/// CIDs in a range request's locator and in an answer's skip path.
+pub const LOCATOR_MAX: usize = 64;
+/// Sessions in one `heads` request.
+pub const HEADS_SESSIONS_MAX: usize = 1_024;
+/// CIDs in one `blobs` request.
+pub const BLOBS_MAX: usize = 64;
+/// Hashes in one `control` request.
+pub const CONTROL_HAVE_MAX: usize = 4_096;
+/// Blobs in the control frames of one range answer.
+pub const CONTROL_BLOBS_MAX: usize = 256;
+/// Bytes of all control blobs of one range answer.
+pub const CONTROL_TOTAL_BYTES_MAX: usize = 1_048_576;
+/// Entries of one append request.
+pub const APPEND_ENTRIES_MAX: usize = 256;
+
+/// Chunk of a UnixFS file and largest file that is one raw block, in bytes.
+pub const FILE_CHUNK_BYTES: usize = 262_144;
+/// Files up to this size are one raw block; above it they are UnixFS with chunks of [`FILE_CHUNK_BYTES`].
+pub const FILE_SINGLE_BLOCK_BYTES_MAX: usize = 1_048_576;
