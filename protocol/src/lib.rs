@@ -1,4 +1,5 @@
 //! Throughline's protocol: bytes in, decisions out.
 pub mod code;
+pub mod codec;
 pub mod id;
 pub mod limits;
