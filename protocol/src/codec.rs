@@ -112,7 +112,11 @@ impl<'a> Map<'a> {
     /// A copy that borrows nothing.
     #[must_use]
     pub fn into_owned(self) -> Map<'static> {
-        Map(self.0.into_iter().map(|(key, value)| (Cow::Owned(key.into_owned()), value.into_owned())).collect())
+        Map(self
+            .0
+            .into_iter()
+            .map(|(key, value)| (Cow::Owned(key.into_owned()), value.into_owned()))
+            .collect())
     }
 }
 
@@ -250,7 +254,9 @@ pub fn decode(bytes: &[u8], depth_max: usize) -> Result<(Value<'_>, Facts), Reje
     let mut reader = Reader { rest: bytes, total: bytes.len(), depth_max, facts: Facts::default() };
     let value = reader.item(1)?;
     if !reader.rest.is_empty() {
-        return Err(reader.reject(Code::CborTrailing, &format!("{} bytes follow the item", reader.rest.len())));
+        return Err(
+            reader.reject(Code::CborTrailing, &format!("{} bytes follow the item", reader.rest.len()))
+        );
     }
     Ok((value, reader.facts))
 }
@@ -299,7 +305,9 @@ impl<'a> Reader<'a> {
     fn item(&mut self, depth: usize) -> Result<Value<'a>, Reject> {
         let head = self.head()?;
         if depth > self.depth_max {
-            return Err(self.reject(Code::CborDepth, &format!("nested deeper than {} levels", self.depth_max)));
+            return Err(
+                self.reject(Code::CborDepth, &format!("nested deeper than {} levels", self.depth_max))
+            );
         }
         match head.major {
             0 => self.integer(head.argument, false),
@@ -333,9 +341,10 @@ impl<'a> Reader<'a> {
             return Err(eof(self));
         }
         let (argument_bytes, after) = after.split_at(width);
-        let argument = argument_bytes
-            .iter()
-            .fold(if width == 0 { u64::from(info) } else { 0 }, |value, byte| (value << 8) | u64::from(*byte));
+        let argument =
+            argument_bytes.iter().fold(if width == 0 { u64::from(info) } else { 0 }, |value, byte| {
+                (value << 8) | u64::from(*byte)
+            });
         if (2..=5).contains(&major) && argument > after.len() as u64 {
             let what = format!("declares {argument} but {} bytes remain", after.len());
             return Err(self.reject(Code::CborLen, &what));

@@ -41,7 +41,10 @@ impl Principal {
             return Err(Reject::new(Code::KeyCodec, "expected a key that begins with ed01"));
         };
         let key: [u8; 32] = key.try_into().map_err(|_| {
-            Reject::new(Code::SchemaLen, format!("expected {PRINCIPAL_BYTES} bytes of key, got {}", bytes.len()))
+            Reject::new(
+                Code::SchemaLen,
+                format!("expected {PRINCIPAL_BYTES} bytes of key, got {}", bytes.len()),
+            )
         })?;
         Ok(Principal(key))
     }
@@ -613,8 +616,11 @@ mod tests {
 
     #[test]
     fn cid_text_and_bytes_round_trip() {
-        for cid in [Cid::sha256(Codec::DagCbor, b"a"), Cid::blake2b(Codec::Raw, b"a"), Cid::sha256(Codec::DagPb, b"")]
-        {
+        for cid in [
+            Cid::sha256(Codec::DagCbor, b"a"),
+            Cid::blake2b(Codec::Raw, b"a"),
+            Cid::sha256(Codec::DagPb, b""),
+        ] {
             assert_eq!(cid.to_string().parse::<Cid>().unwrap(), cid);
             assert_eq!(Cid::from_bytes(&cid.to_bytes()).unwrap(), cid);
             assert!(!cid.matches(b"b"));
