@@ -1,1 +1,4 @@
 //! Placeholder.
+pub mod config;
+pub mod dirs;
+pub mod keys;
