@@ -249,7 +249,10 @@ fn what_new_keys_are_made_with_is_strong_enough() {
     let made = OwnerKeyFile::create(&dirs, Protection::Passphrase(&words)).unwrap();
     let text = fs::read_to_string(key_file(&dirs, KeyKind::Owner)).unwrap();
     assert!(text.contains("\nmemory-kib: 65536\npasses: 3\n"), "{text}");
-    assert_eq!(OwnerKeyFile::inspect(&dirs).unwrap().unlock(Some(&words)).unwrap().principal(), made.principal());
+    assert_eq!(
+        OwnerKeyFile::inspect(&dirs).unwrap().unlock(Some(&words)).unwrap().principal(),
+        made.principal()
+    );
 }
 
 #[test]
