@@ -2,3 +2,4 @@
 pub mod config;
 pub mod dirs;
 pub mod keys;
+pub mod net;
