@@ -3,3 +3,5 @@ pub mod config;
 pub mod dirs;
 pub mod keys;
 pub mod net;
+pub mod api;
+pub mod outcome;
