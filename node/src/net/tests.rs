@@ -127,38 +127,43 @@ async fn frames_go_both_ways_over_quic() {
     in_time(exchange_over(QUIC, Transport::Quic)).await;
 }
 
+async fn cap_over(listen: &str) {
+    let (a, mut b) = (Node::start(3, listen).await, Node::start(4, listen).await);
+    a.dial(&b).await.unwrap();
+    let peer = b.net.peer_id();
+    // All at once: none within the cap may be lost.
+    let opened = futures::future::join_all((0..5).map(|_| a.net.open(peer, Protocol::Chain))).await;
+    let mut askers: Vec<_> = opened.into_iter().map(Result::unwrap).collect();
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(b.incoming().await.1);
+    }
+    for answerer in &mut held {
+        answerer.write(b"taken").await.unwrap();
+    }
+    let mut refused = 0;
+    for asker in &mut askers {
+        match asker.read().await {
+            Ok(Some(frame)) => assert_eq!(frame, b"taken"),
+            Ok(None) | Err(FrameError::Io(_)) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!((refused, b.net.counts().streams_refused), (1, 1));
+
+    drop(held.pop());
+    let mut asker = a.net.open(peer, Protocol::Append).await.unwrap();
+    asker.write(b"again").await.unwrap();
+    let (protocol, mut answerer) = b.incoming().await;
+    assert_eq!(protocol, Protocol::Append);
+    assert_eq!(answerer.read().await.unwrap().unwrap(), b"again");
+}
+
 #[tokio::test]
 async fn streams_over_the_cap_are_dropped_and_their_places_come_back() {
     in_time(async {
-        let (a, mut b) = (Node::start(3, TCP).await, Node::start(4, TCP).await);
-        a.dial(&b).await.unwrap();
-        let peer = b.net.peer_id();
-        // All at once: none within the cap may be lost.
-        let opened = futures::future::join_all((0..5).map(|_| a.net.open(peer, Protocol::Chain))).await;
-        let mut askers: Vec<_> = opened.into_iter().map(Result::unwrap).collect();
-        let mut held = Vec::new();
-        for _ in 0..4 {
-            held.push(b.incoming().await.1);
-        }
-        for answerer in &mut held {
-            answerer.write(b"taken").await.unwrap();
-        }
-        let mut refused = 0;
-        for asker in &mut askers {
-            match asker.read().await {
-                Ok(Some(frame)) => assert_eq!(frame, b"taken"),
-                Ok(None) | Err(FrameError::Io(_)) => refused += 1,
-                Err(other) => panic!("{other}"),
-            }
-        }
-        assert_eq!((refused, b.net.counts().streams_refused), (1, 1));
-
-        drop(held.pop());
-        let mut asker = a.net.open(peer, Protocol::Append).await.unwrap();
-        asker.write(b"again").await.unwrap();
-        let (protocol, mut answerer) = b.incoming().await;
-        assert_eq!(protocol, Protocol::Append);
-        assert_eq!(answerer.read().await.unwrap().unwrap(), b"again");
+        cap_over(TCP).await;
+        cap_over(QUIC).await;
     })
     .await;
 }
@@ -263,6 +268,23 @@ async fn full_announcements_pass_back_to_back() {
         }
         let error = a.net.publish(owner, vec![0; max + 1]).await.unwrap_err();
         assert_eq!(error.code(), Code::TooBig);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn announcements_over_the_limit_go_nowhere() {
+    in_time(async {
+        let owner = Principal::from_key([12; 32]);
+        let (a, mut b, _c) = line(owner, [25, 26, 27]).await;
+        // The handle would refuse it; a peer that means harm does not use our handle.
+        let (reply, published) = tokio::sync::oneshot::channel();
+        let data = vec![0; throughline_protocol::limits::ANNOUNCEMENT_BYTES_MAX + 1];
+        let command = handle::Command::Publish { owner, data, reply };
+        a.net.commands.send(command).await.unwrap_or_else(|_| panic!("the network runs"));
+        assert_eq!(published.await.unwrap().unwrap(), Published::Sent);
+        assert_eq!(a.net.publish(owner, b"small".into()).await.unwrap(), Published::Sent);
+        assert_eq!(b.gossip().await.2, b"small");
     })
     .await;
 }
