@@ -1,0 +1,18 @@
+//! Verification: from signed bytes to a segment of a chain that may be adopted. `docs/PROTOCOL.md` §Verification.
+//!
+//! Streaming, flat in memory, resumable. [`VerifiedSegment`] is the only thing that a store takes in, and only this module can make
+//! one:
+//!
+//! ```compile_fail
+//! use throughline_protocol::verify::{Base, VerifiedSegment};
+//!
+//! // Its fields are private and it has no constructor: a segment exists only if it was verified.
+//! let forged = VerifiedSegment { base: Base::Nothing, entries: Vec::new() };
+//! ```
+
+mod segment;
+mod state;
+
+pub use crate::fork::Controls;
+pub use segment::{Base, VerifiedEntry, VerifiedSegment};
+pub use state::ChainState;

@@ -1,0 +1,88 @@
+//! A verified run of entries.
+
+use std::sync::Arc;
+
+use super::state::ChainState;
+use crate::block::Signed;
+use crate::entry::Entry;
+use crate::fork::Mark;
+use crate::id::SessionId;
+
+/// What a segment stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// Nothing: it begins with the genesis.
+    Nothing,
+    /// The entry before its first one, which was verified earlier.
+    On(Mark),
+}
+
+/// One entry whose bytes, signature, links and authority were checked, and its payload when it came along.
+#[derive(Clone, Debug)]
+pub struct VerifiedEntry {
+    pub(super) signed: Signed<Entry>,
+    pub(super) payload: Option<Arc<[u8]>>,
+}
+
+impl VerifiedEntry {
+    /// The entry.
+    #[must_use]
+    pub fn signed(&self) -> &Signed<Entry> {
+        &self.signed
+    }
+
+    /// The bytes of its payload, checked against the entry. None when the entry names none or it did not come along.
+    #[must_use]
+    pub fn payload(&self) -> Option<&Arc<[u8]>> {
+        self.payload.as_ref()
+    }
+}
+
+/// A run of entries, oldest first, each verified on the one before. It is *in* the session; whether a later tombstone cuts
+/// it and whether it is the head is for [`crate::fork::Set::select`].
+#[derive(Clone, Debug)]
+pub struct VerifiedSegment {
+    pub(super) base: Base,
+    pub(super) entries: Vec<VerifiedEntry>,
+    pub(super) after: ChainState,
+}
+
+impl VerifiedSegment {
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.after.session()
+    }
+
+    /// What it stands on.
+    #[must_use]
+    pub fn base(&self) -> Base {
+        self.base
+    }
+
+    /// The entries, oldest first.
+    #[must_use]
+    pub fn entries(&self) -> &[VerifiedEntry] {
+        &self.entries
+    }
+
+    /// The chain after its last entry.
+    #[must_use]
+    pub fn after(&self) -> &ChainState {
+        &self.after
+    }
+
+    /// Its parts, for a store that moves the bytes into place.
+    #[must_use]
+    pub fn into_parts(self) -> (Base, Vec<VerifiedEntry>, ChainState) {
+        (self.base, self.entries, self.after)
+    }
+}
+
+impl VerifiedEntry {
+    /// Its parts.
+    #[must_use]
+    pub fn into_parts(self) -> (Signed<Entry>, Option<Arc<[u8]>>) {
+        (self.signed, self.payload)
+    }
+}
