@@ -66,3 +66,37 @@ pub const APPEND_ENTRIES_MAX: usize = 256;
 pub const FILE_CHUNK_BYTES: usize = 262_144;
 /// Files up to this size are one raw block; above it they are UnixFS with chunks of [`FILE_CHUNK_BYTES`].
 pub const FILE_SINGLE_BLOCK_BYTES_MAX: usize = 1_048_576;
+
+/// Capabilities that one request carries.
+pub const GRANTS_MAX: usize = 4;
+/// Owners in one `heads` request or answer.
+pub const HEADS_OWNERS_MAX: usize = 1_024;
+/// Entries in one frame of a range answer.
+pub const ENTRIES_FRAME_MAX: usize = 4_096;
+/// Size at which an answer that streams begins the next frame, in bytes.
+pub const FRAME_TARGET_BYTES: usize = 1_048_576;
+/// CBOR items of one frame; the largest honest frame (4,096 entries with payloads) has under 21,000.
+pub const FRAME_ITEMS_MAX: usize = 32_768;
+/// Entries that a conflict answer shows.
+pub const CONFLICT_BETWEEN_MAX: usize = 64;
+/// Addresses in a ticket, an offer and a hint.
+pub const ADDRESSES_MAX: usize = 8;
+/// One address, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 512;
+/// Tools that a prepared target lists.
+pub const PREPARED_TOOLS_MAX: usize = 256;
+/// The detail of an error answer, in bytes.
+pub const ERROR_DETAIL_BYTES_MAX: usize = 1_024;
+/// Control blobs beside an announced blob.
+pub const ANNOUNCEMENT_CONTROL_MAX: usize = 2;
+/// How far a peer proof's time may lie from the answerer's clock, in milliseconds.
+pub const PEER_PROOF_WINDOW_MS: u64 = 10 * 60 * 1000;
+
+/// Header of a CAR, in bytes.
+pub const CAR_HEADER_BYTES_MAX: usize = 16_384;
+/// Section of a CAR: one raw block and its CID, in bytes.
+pub const CAR_SECTION_BYTES_MAX: usize = RAW_BLOCK_BYTES_MAX + 64;
+/// Children of a UnixFS node (the balanced layout of Kubo and Seed).
+pub const FILE_LINKS_MAX: usize = 174;
+/// Levels of a UnixFS file that are followed; 174^8 leaves are more than any file has.
+pub const FILE_DEPTH_MAX: usize = 8;
