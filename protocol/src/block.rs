@@ -112,6 +112,19 @@ impl<T: SignedBlob> Decoded<T> {
         Ok(Signed { value: self.value, bytes: self.bytes, cid: self.cid })
     }
 
+    /// Takes the signature as checked. Only for bytes read back from a store that verified them before it took them;
+    /// anything that came from a peer, a file or a request goes through [`Decoded::verify`].
+    #[must_use]
+    pub fn assume_signed(self) -> Signed<T> {
+        Signed { value: self.value, bytes: self.bytes, cid: self.cid }
+    }
+
+    /// Where the signature lies, and what it is.
+    #[must_use]
+    pub fn signature(&self) -> &SignatureField {
+        &self.signature
+    }
+
     /// The value.
     #[must_use]
     pub fn value(&self) -> &T {

@@ -1,12 +1,15 @@
 //! Throughline's protocol: bytes in, decisions out.
 pub mod block;
+pub mod build;
 pub mod code;
 pub mod codec;
+pub mod content;
 pub mod control;
 pub mod entry;
 pub mod fork;
 pub mod id;
 pub mod limits;
+pub mod payload;
 pub mod schema;
 pub mod sign;
 pub mod skip;
