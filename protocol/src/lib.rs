@@ -1,4 +1,5 @@
 //! Throughline's protocol: bytes in, decisions out.
+pub mod blob;
 pub mod block;
 pub mod build;
 pub mod code;
@@ -11,6 +12,10 @@ pub mod id;
 pub mod limits;
 pub mod payload;
 pub mod schema;
+pub mod seed;
 pub mod sign;
 pub mod skip;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod verify;
+pub mod view;

@@ -408,7 +408,7 @@ impl Body {
 }
 
 /// Required and optional keys of a type, beside the header; for a note also by kind.
-pub(super) fn keys(
+pub(crate) fn keys(
     type_name: &str,
     kind: Option<&str>,
 ) -> Option<(&'static [&'static str], &'static [&'static str])> {
@@ -438,7 +438,7 @@ pub(super) fn keys(
 }
 
 /// Reads the fields of a type whose keys were checked.
-pub(super) fn read(type_name: &str, fields: &Fields<'_, '_>) -> Result<Body, Reject> {
+pub(crate) fn read(type_name: &str, fields: &Fields<'_, '_>) -> Result<Body, Reject> {
     match type_name {
         "SessionGenesis" => read_genesis(fields).map(Body::Genesis),
         "SessionUserMessage" => read_user_message(fields).map(Body::UserMessage),
@@ -579,7 +579,7 @@ fn read_note(fields: &Fields<'_, '_>) -> Result<Note, Reject> {
 }
 
 /// Adds a type's own fields to a map.
-pub(super) fn write<'a>(body: &'a Body, map: Map<'a>) -> Map<'a> {
+pub(crate) fn write<'a>(body: &'a Body, map: Map<'a>) -> Map<'a> {
     let links = |cids: &[EntryCid]| {
         (!cids.is_empty()).then(|| cids.iter().map(|cid| Value::from(*cid)).collect::<Vec<_>>())
     };

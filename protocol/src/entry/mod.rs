@@ -13,11 +13,11 @@ use crate::limits;
 use crate::schema::{self, Fields};
 use crate::sign::SIGNATURE_BYTES;
 
-pub(crate) use body::shown_type;
 pub use body::{
     Body, Call, Class, Genesis, Handoff, Model, ModelResponse, Note, Origin, Outcome, Parent, PayloadNeed,
     ResponseStatus, Seal, ToolCall, Usage, UserMessage,
 };
+pub(crate) use body::{keys as body_keys, read as read_body, shown_type, write as write_body};
 
 /// One signed entry of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -129,11 +129,6 @@ fn keys(body: &Body) -> Option<(&'static [&'static str], &'static [&'static str]
     })
 }
 
-/// Whether the payload of an entry with this body may have the field.
-pub(crate) fn has_field(body: &Body, key: &str) -> bool {
-    keys(body).is_some_and(|(required, optional)| required.contains(&key) || optional.contains(&key))
-}
-
 /// Reads the words of an entry with this body. `header` names the fields that stand beside them.
 pub(super) fn read(body: &Body, map: &Map<'_>, header: (&[&str], &[&str])) -> Result<Words, Reject> {
     let Some((required, optional)) = keys(body) else {

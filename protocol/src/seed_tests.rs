@@ -1,0 +1,61 @@
+use super::*;
+use crate::block::Signed;
+use crate::build::sign;
+use crate::sign::{SigningKey, VerifyingKeys};
+
+fn key() -> SigningKey {
+    SigningKey::from_seed(&[3; 32])
+}
+
+fn fields(type_name: &'static str) -> Map<'static> {
+    Map::new().with("ts", 5_i64).with("type", type_name).with("signer", key().principal())
+}
+
+fn code(fields: Map<'static>) -> Code {
+    SeedBlob::new(fields).unwrap_err().code
+}
+
+#[test]
+fn null_and_empty_values_stay_in_a_body() {
+    let ops = Value::List(vec![Value::Map(Map::new().with("value", Value::Null).with("text", ""))]);
+    let blob = SeedBlob::new(fields("Change").with("body", Map::new().with("ops", ops))).unwrap();
+    let signed = sign(blob.clone(), &key()).unwrap();
+    let again = Signed::<SeedBlob>::check(signed.bytes().clone(), &mut VerifyingKeys::default()).unwrap();
+    assert_eq!(again.value(), &blob);
+}
+
+#[test]
+fn the_top_is_closed_and_leaves_defaults_out() {
+    assert_eq!(code(fields("Change").with("mood", "calm")), Code::SchemaUnknown);
+    assert_eq!(code(fields("Change").with("v", 2_i64)), Code::SchemaUnknown);
+    assert_eq!(code(fields("Change").with("depth", 0_i64)), Code::CborNoncanon);
+    assert_eq!(code(fields("Change").with("body", Value::Null)), Code::SchemaNull);
+    assert_eq!(code(fields("Profile").with("name", "")), Code::CborNoncanon);
+    assert_eq!(code(fields("Movie")), Code::Type);
+    assert_eq!(code(fields("Change").with("sig", &[0_u8; 64][..])), Code::SchemaExclusive);
+}
+
+#[test]
+fn a_context_is_a_response_and_a_genesis() {
+    let (response, genesis) = (EntryCid::of(b"response"), EntryCid::of(b"genesis"));
+    let cited = |cids: &[EntryCid]| cids.iter().map(|cid| Value::from(*cid)).collect::<Vec<_>>();
+    let expected = Context { response, session: SessionId::of_genesis(genesis) };
+    let change = fields("Change").with("context", cited(&[response, genesis]));
+    assert_eq!(SeedBlob::new(change).unwrap().context(), Some(expected));
+    assert_eq!(code(fields("Change").with("context", cited(&[response]))), Code::SchemaLen);
+    assert_eq!(code(fields("Change").with("context", cited(&[response, genesis, genesis]))), Code::SchemaLen);
+    assert_eq!(code(fields("Profile").with("context", cited(&[response, genesis]))), Code::SchemaUnknown);
+
+    let attribute = |index: &'static str, value: String| {
+        let key = vec![Value::from("context"), Value::from(index)];
+        Value::Map(Map::new().with("key", key).with("value", value))
+    };
+    let attributes = vec![
+        attribute("0", format!("ipfs://{genesis}")),
+        attribute("1", format!("ipfs://{genesis}")),
+        attribute("0", format!("ipfs://{response}")),
+    ];
+    let ops = vec![Value::Map(Map::new().with("type", "SetAttributes").with("attrs", attributes))];
+    let change = fields("Change").with("body", Map::new().with("ops", ops));
+    assert_eq!(SeedBlob::new(change).unwrap().context(), Some(expected));
+}
