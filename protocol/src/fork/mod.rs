@@ -8,12 +8,18 @@
 //! judged in two ways.
 
 mod controls;
+mod refs;
 mod rules;
 mod select;
+mod set;
 mod skeleton;
+mod tree;
 
 pub use controls::{BlobHash, Controls, Inserted};
+pub(crate) use refs::Pins;
+pub use refs::{AnchoredBy, check_publishes, check_ref, check_tombstone};
 pub use rules::{Ending, Holds, Position, SessionFacts, Standing};
-pub(crate) use rules::{Lineage, Linked, Opening, begin, link, role_under};
+pub(crate) use rules::{Lineage, Linked, Opening, begin, link};
 pub use select::{Evidence, Mark, Selection, State};
+pub use set::{Judged, Set};
 pub use skeleton::Skeleton;

@@ -1,7 +1,14 @@
-//! The outcome of selection.
+//! Selection: which of the entries that are in are valid, and which one is the head. `docs/PROTOCOL.md` §Selection.
+//!
+//! A few passes over the tree, up or down; the names are those of the text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::controls::Controls;
+use super::refs::{AnchoredBy, Pins};
+use super::rules::{Opening, Position, SessionFacts, Standing};
+use super::tree::{Node, Tree};
+use crate::code::Code;
 use crate::id::{EntryCid, Epoch, Principal, Seq};
 
 /// What selection found.
@@ -74,8 +81,267 @@ pub struct Selection {
     pub fenced: BTreeSet<EntryCid>,
     /// Entries that were allowed, under a capability that was revoked since, and that nothing anchors.
     pub revoked_tail: BTreeSet<EntryCid>,
-    /// The deepest entry of the head's path that the owner or a live device signed or anchored.
-    pub anchored_through: Option<Mark>,
+    /// Where the chain stands after the head.
+    pub position: Option<Position>,
+    /// For `Frozen` and `Forked`: the tips of the histories in dispute, ascending.
+    pub disputed: Vec<Mark>,
+    /// The deepest entry of the head's path that the owner or a live device signed or anchored, and by what.
+    pub anchored_through: Option<(Mark, AnchoredBy)>,
     /// Equivocations among the entries held, at most one an epoch's opening.
     pub evidence: Vec<Evidence>,
+}
+
+impl Selection {
+    /// The outcome without a genesis that is in: `problem` is why, none when it is not held.
+    pub(super) fn without_genesis(problem: Option<Code>) -> Self {
+        Selection::empty(match problem {
+            None | Some(Code::Incomplete) => State::Incomplete,
+            Some(_) => State::Invalid,
+        })
+    }
+
+    fn empty(state: State) -> Self {
+        Selection {
+            state,
+            head: None,
+            valid: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            passed: BTreeSet::new(),
+            fenced: BTreeSet::new(),
+            revoked_tail: BTreeSet::new(),
+            position: None,
+            disputed: Vec::new(),
+            anchored_through: None,
+            evidence: Vec::new(),
+        }
+    }
+}
+
+/// What is decided about each node before a head is looked for.
+struct Facts<'t, 'a> {
+    tree: &'t Tree<'a>,
+    pinned: Vec<bool>,
+    /// By what the owner's side anchors the node itself.
+    anchored_by: Vec<Option<AnchoredBy>>,
+    valid: Vec<bool>,
+}
+
+/// Which entry is the head, as far as the opening and the holder's entries say.
+struct Choice {
+    state: State,
+    head: usize,
+    disputed: Vec<usize>,
+}
+
+pub(super) fn select(tree: &Tree<'_>, session: &SessionFacts, controls: &Controls) -> Selection {
+    let facts = Facts::of(tree, &Pins::of(session, controls));
+    if !facts.valid[0] {
+        return Selection {
+            revoked_tail: tree.nodes().iter().map(|node| node.position.cid).collect(),
+            evidence: evidence(tree, session.owner),
+            ..Selection::empty(State::RevokedUnanchored)
+        };
+    }
+    let epoch = facts.epoch();
+    let choice = facts.choose(epoch);
+    facts.sort_out(epoch, &choice, session.owner)
+}
+
+impl<'t, 'a> Facts<'t, 'a> {
+    /// Causal revocation, in two passes: anchors go down to the genesis, validity comes up from it.
+    fn of(tree: &'t Tree<'a>, pins: &Pins) -> Self {
+        let nodes = tree.nodes();
+        let pin = |node: &Node<'_>| pins.anchor(node.position.cid, node.position.epoch);
+        let anchored_by: Vec<_> = nodes.iter().map(|node| pin(node).or_else(|| own_anchor(node))).collect();
+        let mut live: Vec<bool> = nodes
+            .iter()
+            .zip(&anchored_by)
+            .map(|(node, by)| by.is_some() || (node.dead.is_none() && node.standing == Standing::Holder))
+            .collect();
+        for at in (1..nodes.len()).rev() {
+            if live[at] {
+                live[nodes[at].parent] = true;
+            }
+        }
+        let mut valid = Vec::with_capacity(nodes.len());
+        for (at, node) in nodes.iter().enumerate() {
+            let alive = node.dead.is_none() || live[at];
+            valid.push(alive && (at == 0 || valid[node.parent]));
+        }
+        let pinned = nodes.iter().map(|node| pin(node).is_some()).collect();
+        Facts { tree, pinned, anchored_by, valid }
+    }
+
+    fn nodes(&self) -> &'t [Node<'a>] {
+        self.tree.nodes()
+    }
+
+    /// Indexes of valid nodes, parents first.
+    fn valid(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.valid.len()).filter(|&at| self.valid[at])
+    }
+
+    /// The highest epoch with a valid entry.
+    fn epoch(&self) -> Epoch {
+        self.valid().map(|at| self.nodes()[at].position.epoch).max().unwrap_or(Epoch::ZERO)
+    }
+
+    fn choose(&self, epoch: Epoch) -> Choice {
+        let tops: Vec<usize> = if epoch == Epoch::ZERO {
+            vec![0]
+        } else {
+            self.valid()
+                .filter(|&at| self.nodes()[at].opening == Opening::Opens)
+                .filter(|&at| self.nodes()[at].position.epoch == epoch)
+                .collect()
+        };
+        let [top] = tops[..] else {
+            return self.dispute(State::Frozen, tops);
+        };
+        if self.nodes()[top].skeleton.is_seal() {
+            return Choice { state: State::Sealed, head: top, disputed: Vec::new() };
+        }
+        self.choose_under(top)
+    }
+
+    /// The head in the epoch that `top` opened: the deepest entry of its holder above the deepest owner's pin.
+    fn choose_under(&self, top: usize) -> Choice {
+        let by_holder = self.holder_entries(top);
+        let mut nearest = vec![None; self.nodes().len()];
+        for at in self.valid().filter(|&at| self.nodes()[at].root == top) {
+            let own = at == top || by_holder.contains(&at);
+            nearest[at] = if own { Some(at) } else { nearest[self.nodes()[at].parent] };
+        }
+        let pinned = (0..nearest.len()).filter(|&at| self.pinned[at]).filter_map(|at| nearest[at]);
+        let pinned: BTreeSet<usize> = pinned.chain([top]).collect();
+        let base = match self.tree.maximal(&pinned.into_iter().collect::<Vec<_>>())[..] {
+            [base] => base,
+            ref several => return self.dispute(State::Frozen, several.to_vec()),
+        };
+        let above: Vec<usize> =
+            by_holder.iter().copied().filter(|&at| self.tree.precedes(base, at)).collect();
+        let head = match self.tree.maximal(&above)[..] {
+            [] => base,
+            [head] => head,
+            ref several => return self.dispute(State::Forked, several.to_vec()),
+        };
+        let sealed = self.nodes()[head].skeleton.is_seal();
+        let state = if sealed { State::Sealed } else { State::Ok };
+        Choice { state, head, disputed: Vec::new() }
+    }
+
+    /// The valid entries that the holder of an epoch signed in it.
+    fn holder_entries(&self, top: usize) -> BTreeSet<usize> {
+        let holder = self.nodes()[top].position.holder;
+        let signed = |node: &Node<'_>| Some(node.skeleton.signer) == holder;
+        self.valid().filter(|&at| self.nodes()[at].root == top && signed(&self.nodes()[at])).collect()
+    }
+
+    fn dispute(&self, state: State, disputed: Vec<usize>) -> Choice {
+        Choice { state, head: self.tree.meet(&disputed).unwrap_or(0), disputed }
+    }
+
+    /// Sorts every entry by what the choice makes of it.
+    fn sort_out(&self, epoch: Epoch, choice: &Choice, owner: Principal) -> Selection {
+        let nodes = self.nodes();
+        let tips: Vec<usize> = choice.disputed.iter().copied().chain([choice.head]).collect();
+        let kept = self.tree.kept_by(&tips);
+        let mut selection = Selection {
+            head: Some(nodes[choice.head].mark()),
+            position: Some(nodes[choice.head].position),
+            anchored_through: self.anchored_through(choice.head),
+            evidence: evidence(self.tree, owner),
+            ..Selection::empty(choice.state)
+        };
+        let mut above = vec![false; nodes.len()];
+        for (at, node) in nodes.iter().enumerate() {
+            above[at] = at == choice.head || (at != 0 && above[node.parent]);
+            let cid = node.position.cid;
+            if !self.valid[at] {
+                selection.revoked_tail.insert(cid);
+                continue;
+            }
+            selection.valid.insert(cid);
+            let settled = choice.disputed.is_empty();
+            let group = match (kept[at], node.position.epoch < epoch) {
+                (true, _) => continue,
+                (false, true) => &mut selection.fenced,
+                (false, false) if !settled => continue,
+                (false, false) if above[at] => &mut selection.pending,
+                (false, false) => &mut selection.passed,
+            };
+            group.insert(cid);
+        }
+        selection.disputed = choice.disputed.iter().map(|&at| nodes[at].mark()).collect();
+        selection.disputed.sort_unstable();
+        selection
+    }
+
+    fn anchored_through(&self, head: usize) -> Option<(Mark, AnchoredBy)> {
+        let mut at = head;
+        loop {
+            if let Some(by) = self.anchored_by[at] {
+                return Some((self.nodes()[at].mark(), by));
+            }
+            if at == 0 {
+                return None;
+            }
+            at = self.nodes()[at].parent;
+        }
+    }
+}
+
+/// Whether an entry anchors by its own signature on the owner's side. A holder's anchors too, but is no owner's anchor.
+fn own_anchor(node: &Node<'_>) -> Option<AnchoredBy> {
+    match node.standing {
+        Standing::Owner => Some(AnchoredBy::OwnerEntry),
+        Standing::Device if node.dead.is_none() => Some(AnchoredBy::DeviceEntry),
+        Standing::Device | Standing::Holder | Standing::Contributor => None,
+    }
+}
+
+/// Equivocations among all entries that are in, also of ended epochs and revoked keys: what was signed stays evidence.
+fn evidence(tree: &Tree<'_>, owner: Principal) -> Vec<Evidence> {
+    let mut found = holder_evidence(tree);
+    let mut openings: BTreeMap<Epoch, Vec<usize>> = BTreeMap::new();
+    for (at, node) in tree.nodes().iter().enumerate().filter(|(_, node)| node.opening == Opening::Opens) {
+        openings.entry(node.position.epoch).or_default().push(at);
+    }
+    for opened in openings.values() {
+        let mut entries: Vec<usize> = opened.clone();
+        entries.sort_unstable_by_key(|&at| tree.nodes()[at].mark());
+        if let [a, b, ..] = entries[..] {
+            let (entries, meet) = pair(tree, a, b);
+            found.push(Evidence::Owner { signer: owner, entries, meet });
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// For each opening the two lowest entries of its holder that no history holds together.
+fn holder_evidence(tree: &Tree<'_>) -> Vec<Evidence> {
+    let nodes = tree.nodes();
+    let mut signed: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        if Some(node.skeleton.signer) == nodes[node.root].position.holder {
+            signed.entry(node.root).or_default().push(at);
+        }
+    }
+    let mut found = Vec::new();
+    for mut entries in signed.into_values() {
+        entries.sort_unstable_by_key(|&at| nodes[at].mark());
+        // Ascending: the first one that does not descend from the one before it.
+        let split = entries.windows(2).find(|two| !tree.precedes(two[0], two[1]));
+        if let Some(&[a, b]) = split {
+            let (entries, meet) = pair(tree, a, b);
+            found.push(Evidence::Holder { signer: nodes[a].skeleton.signer, entries, meet });
+        }
+    }
+    found
+}
+
+fn pair(tree: &Tree<'_>, a: usize, b: usize) -> ([Mark; 2], Mark) {
+    let meet = tree.meet(&[a, b]).unwrap_or(0);
+    ([tree.nodes()[a].mark(), tree.nodes()[b].mark()], tree.nodes()[meet].mark())
 }

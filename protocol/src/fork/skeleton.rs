@@ -1,5 +1,6 @@
 //! What selection looks at of one entry, and nothing of what it says.
 
+use super::controls::{BlobHash, Controls};
 use crate::block::{Signed, sha256};
 use crate::entry::{Authority, Body, Class, Entry, Note, Seal};
 use crate::id::{AgentIri, EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
@@ -121,6 +122,12 @@ impl Skeleton {
     #[must_use]
     pub fn owner(&self) -> Principal {
         self.authority.map_or(self.signer, |authority| authority.space)
+    }
+
+    /// The tombstone by which the owner revoked what a signer other than itself cites.
+    pub(crate) fn revoked_by(&self, owner: Principal, controls: &Controls) -> Option<BlobHash> {
+        let authority = self.authority.filter(|_| self.signer != owner)?;
+        controls.revoked_by(&authority.capability, owner)
     }
 
     /// Whether an account's signature on it opens the next epoch.

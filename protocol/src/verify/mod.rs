@@ -10,9 +10,16 @@
 //! let forged = VerifiedSegment { base: Base::Nothing, entries: Vec::new() };
 //! ```
 
+mod links;
 mod segment;
 mod state;
+mod state_bytes;
+mod stream;
+mod trail;
 
 pub use crate::fork::Controls;
+pub use links::{Ancestry, NoIndex, UNSETTLED_MAX, UnsettledLink, WINDOW_MAX};
 pub use segment::{Base, VerifiedEntry, VerifiedSegment};
-pub use state::ChainState;
+pub use state::{ChainState, Outcome};
+pub use stream::{Collect, Prechecked, Progress, Pushed, Verifier};
+pub use trail::Cut;

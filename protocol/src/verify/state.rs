@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::trail::{Cut, Head, Reach, Trail};
 use crate::entry::Class;
 use crate::fork::{
-    BlobHash, Ending, Lineage, Linked, Mark, Opening, Position, SessionFacts, Skeleton, Standing,
+    AnchoredBy, Controls, Judged, Linked, Mark, Pins, Position, SessionFacts, Skeleton, State,
 };
 use crate::id::{AgentIri, EntryCid, Principal, SessionId};
 use crate::limits;
@@ -21,41 +22,56 @@ pub struct ChainState {
     pub(super) trail: Trail,
 }
 
-/// What selection needs of a linear chain, kept as entries stream by.
+/// What selection makes of one linear chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Trail {
-    /// The deepest entry of the holder or that opens the epoch, and how it ends.
-    pub(super) head: Head,
-    /// The deepest anchor of any kind.
-    pub(super) anchor: Option<Mark>,
-    /// The deepest entry that the owner or a live device signed or anchored.
-    pub(super) owner_anchor: Option<Mark>,
-    /// The first entry of a revoked key after the deepest anchor.
-    pub(super) cut: Option<Cut>,
-    /// Tombstones and Refs that this was judged under.
-    pub(super) judged_under: BlobHash,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) mark: Mark,
-    pub(super) ending: Ending,
-}
-
-/// Where revocation cuts a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The first entry that does not count.
-    pub from: Mark,
-    /// Who signed it.
-    pub signer: Principal,
-    /// The tombstone that revoked the capability it cites.
-    pub tombstone: BlobHash,
-    /// The head before it; none when it is the genesis.
-    pub(super) head_before: Option<Head>,
+pub struct Outcome {
+    /// [`State::Ok`], [`State::Sealed`] or [`State::RevokedUnanchored`]: a single chain has no other.
+    pub state: State,
+    /// The head; none without a live genesis.
+    pub head: Option<Mark>,
+    /// The deepest entry of the head's path that the owner or a live device signed or anchored. A Ref that arrived after its
+    /// head had streamed by is not seen: this is a lower bound.
+    pub anchored_through: Option<(Mark, AnchoredBy)>,
+    /// Where revocation cuts the chain.
+    pub cut: Option<Cut>,
 }
 
 impl ChainState {
+    /// The chain of a genesis that is in.
+    pub(super) fn begin(session: SessionFacts, linked: &Linked, entry: &Skeleton, context: &Context) -> Self {
+        ChainState {
+            path: SkipPath::genesis(entry.cid()),
+            participants: BTreeSet::from([entry.signer()]),
+            trail: Trail::begin(&session, linked, entry, context),
+            position: linked.position,
+            session,
+        }
+    }
+
+    /// Takes in the entry that was linked to the tip.
+    pub(super) fn advance(&mut self, linked: &Linked, entry: &Skeleton, context: &Context) {
+        self.path.push(entry.cid());
+        if self.participants.len() <= limits::SEAL_PARTICIPANTS_MAX {
+            self.participants.insert(entry.signer());
+        }
+        self.trail.advance(&self.session, linked, entry, context);
+        self.position = linked.position;
+    }
+
+    /// The chain that ends in an entry of a judged set, for going on from any entry that is in.
+    #[must_use]
+    pub fn at(judged: &Judged<'_>, controls: &Controls, tip: EntryCid) -> Option<Self> {
+        let facts = judged.facts()?;
+        let context = Context::of(facts, controls);
+        let path = judged.path(tip)?;
+        let (first, rest) = path.split_first()?;
+        let mut state = ChainState::begin(facts.clone(), &first.1, first.0, &context);
+        for (skeleton, linked) in rest {
+            state.advance(linked, skeleton, &context);
+        }
+        Some(state)
+    }
+
     /// The session.
     #[must_use]
     pub fn session(&self) -> SessionId {
@@ -104,7 +120,7 @@ impl ChainState {
         self.position.class
     }
 
-    /// The tip and its skip path down to the genesis: the locator of a range request.
+    /// The tip and its skip path down to the genesis: the next entry's skip and the locator of a range request.
     #[must_use]
     pub fn path(&self) -> &SkipPath<EntryCid> {
         &self.path
@@ -115,5 +131,36 @@ impl ChainState {
     pub fn participants(&self) -> Option<Vec<Principal>> {
         (self.participants.len() <= limits::SEAL_PARTICIPANTS_MAX)
             .then(|| self.participants.iter().copied().collect())
+    }
+
+    /// What selection makes of this chain when nothing else is held: head, anchor and where revocation cuts it. None when
+    /// tombstones or Refs arrived after entries that they may concern and no anchor came since: ask
+    /// [`crate::fork::Set::select`].
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        let (head, cut) = match &self.trail.reach {
+            Reach::Unknown => return None,
+            Reach::Whole => (Some(self.trail.head), None),
+            Reach::Cut(tail) => (tail.head_before, Some(tail.cut)),
+        };
+        Some(Outcome {
+            state: head.map_or(State::RevokedUnanchored, Head::state),
+            head: head.map(|head| head.mark),
+            anchored_through: head.and_then(|head| head.anchored),
+            cut,
+        })
+    }
+}
+
+/// What tombstones and Refs say about one session, prepared once for a run of entries.
+#[derive(Clone, Debug)]
+pub(super) struct Context {
+    pub(super) controls: Controls,
+    pub(super) pins: Pins,
+}
+
+impl Context {
+    pub(super) fn of(session: &SessionFacts, controls: &Controls) -> Self {
+        Context { controls: controls.clone(), pins: Pins::of(session, controls) }
     }
 }
