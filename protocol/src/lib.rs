@@ -2,6 +2,7 @@
 pub mod blob;
 pub mod block;
 pub mod build;
+pub mod car;
 pub mod code;
 pub mod codec;
 pub mod content;
@@ -17,5 +18,8 @@ pub mod sign;
 pub mod skip;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod ticket;
+pub mod unixfs;
 pub mod verify;
 pub mod view;
+pub mod wire;

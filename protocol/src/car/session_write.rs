@@ -1,0 +1,91 @@
+//! Writing the CAR of one session; the order is that of [`super::session`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::session::ControlKind;
+use super::{write_block, write_header};
+use crate::block::Block;
+use crate::control::Control;
+use crate::id::{Cid, EntryCid};
+
+/// An entry with what stands after it.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryBlocks<'a> {
+    /// The signed entry.
+    pub entry: &'a [u8],
+    /// Its payload, when taken along.
+    pub payload: Option<&'a [u8]>,
+    /// The config block that it names, whether or not one before names it too.
+    pub config: Option<&'a [u8]>,
+    /// Blocks of the files that its payload names, roots before their children.
+    pub files: &'a [Block],
+}
+
+/// Writes a session's CAR, in order and without a block that stands twice. Bytes are appended to a buffer that the caller
+/// may empty between calls.
+///
+/// Memory: the CIDs of payloads, configs and files, since an exact answer to "was it written" needs them.
+#[derive(Debug, Default)]
+pub struct SessionWriter {
+    written: BTreeSet<Cid>,
+}
+
+impl SessionWriter {
+    /// Writes header, genesis and control blobs, and goes on with [`SessionWriter::entry`], oldest first, up to `head`.
+    pub fn begin<'a>(
+        out: &mut Vec<u8>,
+        head: EntryCid,
+        genesis: &EntryBlocks<'_>,
+        control: impl IntoIterator<Item = (&'a Control, &'a [u8])>,
+    ) -> Self {
+        let mut writer = SessionWriter::default();
+        write_header(out, &[head.cid()]);
+        writer.entry(out, genesis);
+        writer.control(out, control);
+        writer
+    }
+
+    /// Writes the start of a proof: header, genesis without its payload and control blobs. Then come the entries of the
+    /// skip path, each without anything, and [`SessionWriter::payload`] for those that are told.
+    pub fn begin_proof<'a>(
+        out: &mut Vec<u8>,
+        head: EntryCid,
+        genesis: &[u8],
+        control: impl IntoIterator<Item = (&'a Control, &'a [u8])>,
+    ) -> Self {
+        let genesis = EntryBlocks { entry: genesis, payload: None, config: None, files: &[] };
+        SessionWriter::begin(out, head, &genesis, control)
+    }
+
+    /// Writes an entry and what follows it.
+    pub fn entry(&mut self, out: &mut Vec<u8>, blocks: &EntryBlocks<'_>) {
+        write_block(out, &EntryCid::of(blocks.entry).cid(), blocks.entry);
+        for bytes in [blocks.payload, blocks.config].into_iter().flatten() {
+            self.payload(out, bytes);
+        }
+        for file in blocks.files {
+            self.once(out, file.cid(), file.bytes());
+        }
+    }
+
+    /// Writes a payload or config block, unless it was written before.
+    pub fn payload(&mut self, out: &mut Vec<u8>, bytes: &[u8]) {
+        self.once(out, EntryCid::of(bytes).cid(), bytes);
+    }
+
+    fn control<'a>(&mut self, out: &mut Vec<u8>, control: impl IntoIterator<Item = (&'a Control, &'a [u8])>) {
+        let sorted: BTreeMap<(ControlKind, Cid), &[u8]> = control
+            .into_iter()
+            .map(|(value, bytes)| ((ControlKind::of(value), EntryCid::of(bytes).cid()), bytes))
+            .collect();
+        for ((_, cid), bytes) in sorted {
+            self.once(out, cid, bytes);
+        }
+    }
+
+    fn once(&mut self, out: &mut Vec<u8>, cid: Cid, bytes: &[u8]) {
+        if self.written.insert(cid) {
+            write_block(out, &cid, bytes);
+        }
+    }
+}
