@@ -1,1 +1,207 @@
-//! Placeholder.
+//! Throughline's store: the durable truth of a node. `docs/ARCHITECTURE.md` §Store.
+//!
+//! Synchronous. One writer thread groups what is queued into one durable commit ([`writer`]); readers take snapshots
+//! ([`Reader`]) and never wait for it. It takes verified values only, decides nothing about validity, knows no peers
+//! and reads no clock: every time comes in as a value.
+//!
+//! ```no_run
+//! use throughline_protocol::id::UnixMillis;
+//! use throughline_store::{OpenOptions, Store, SetPin, Pin, PinDepth};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let session: throughline_protocol::id::SessionId = "bafyreia".parse()?;
+//! let now = UnixMillis::new(1_764_424_990_120)?;
+//! let store = Store::open("/var/lib/throughline".as_ref(), OpenOptions::new(now, "throughline run"))?;
+//! store.run(SetPin { session, pin: Some(Pin { since: now, depth: PinDepth::Files }), at: now })?;
+//! for row in store.reader()?.sessions(None, 100)? {
+//!     println!("{} {}", row.session.short(), row.tip.seq);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod adopt;
+mod control;
+mod error;
+mod events;
+mod files;
+mod fsck;
+mod guard;
+mod idempotency;
+mod index;
+mod jobs;
+mod migrate;
+mod open;
+mod payloads;
+mod pins;
+mod read;
+mod rows;
+mod sessions;
+mod side;
+mod source;
+mod staging;
+mod sweep;
+mod tables;
+mod writer;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use redb::{Database, ReadableDatabase};
+
+pub use adopt::{Adopt, AdoptOptions, Adopted, NewTail, ReplaceTail, StagingUse};
+pub use control::{OwnerDigest, PutControls};
+pub use error::{AdoptError, GuardError, OpenError, StoreError};
+pub use events::{Change, Event, EventPage, PutNote};
+pub use files::{FileReader, FileWriter, INLINE_BYTES_MAX, StoredFile};
+pub use fsck::{ChainCheck, Fsck, Problem, SignatureCheck};
+pub use guard::GuardUse;
+pub use idempotency::{Idempotency, PutAnswer, Scope, Used};
+pub use index::Lane;
+pub use jobs::{Expect, NamedRow, PutFact, PutJob};
+pub use migrate::FORMAT;
+pub use open::{KeyOrigin, OpenOptions};
+pub use payloads::{DropPayloads, LinkBlocks, PayloadState, PutBlock, Stored, Which};
+pub use pins::SetPin;
+pub use read::{Entries, Found, Reader, Stats, StoredEntry};
+pub use rows::{GuardRow, Pin, PinDepth, SessionRow, SessionState, SideStatus, Summary};
+pub use sessions::{RaiseFence, SetSelection, SetState};
+pub use side::{PutSide, SideEntry};
+pub use staging::{Stage, StagingQuota, Unstage};
+pub use sweep::{Sweep, Swept};
+pub use throughline_protocol::fork::Mark;
+pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
+
+use files::Files;
+use open::Lock;
+use writer::{Health, Queued, Writer};
+
+/// An open data directory. Clones share it; it closes when the last one goes.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+/// Fields drop in this order: the writer ends before the database closes, and the lock goes last.
+struct Inner {
+    writer: Writer,
+    health: Arc<Health>,
+    database: Arc<Database>,
+    files: Arc<Files>,
+    _lock: Lock,
+}
+
+impl Store {
+    /// Opens a data directory for this process alone; makes it when there is none.
+    ///
+    /// # Errors
+    /// `E_LOCKED` when another process holds it, `E_STORE_VERSION` when a newer format wrote it, `E_STORE_CORRUPT` when the
+    /// database is damaged, `E_STORE_IO` when the disk refuses.
+    pub fn open(dir: &Path, mut options: OpenOptions) -> Result<Self, OpenError> {
+        let hook = options.on_commit.take();
+        let opened = open::open(dir, &options)?;
+        let health = Arc::new(Health::default());
+        let writer = Writer::start(
+            Arc::clone(&opened.database),
+            Arc::clone(&opened.files),
+            Arc::clone(&health),
+            hook,
+        )?;
+        let (database, files, lock) = (opened.database, opened.files, opened.lock);
+        Ok(Store { inner: Arc::new(Inner { writer, health, database, files, _lock: lock }) })
+    }
+
+    /// Executes an operation; returns after its commit is durable.
+    ///
+    /// # Errors
+    /// The operation's refusal, which left the store as it was; `E_STORE_READ_ONLY` when it, or an earlier one, could not be
+    /// written.
+    pub fn run<O: Operation>(&self, operation: O) -> Result<O::Output, O::Error> {
+        let (sender, answer) = sync_channel(1);
+        self.submit(operation, move |outcome| {
+            // The receiver waits below for as long as this closure lives.
+            let _ = sender.send(outcome);
+        })?;
+        answer.recv().unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    /// Queues an operation; `reply` is called after its commit, on the writer's thread, and must not block. Waits while
+    /// the queue is full, and while large payloads become files.
+    ///
+    /// # Errors
+    /// Why it was not queued; `reply` is not called then.
+    pub fn submit<O: Operation>(
+        &self,
+        operation: O,
+        reply: impl FnOnce(Result<O::Output, O::Error>) + Send + 'static,
+    ) -> Result<(), O::Error> {
+        let job = self.job(operation, reply)?;
+        Ok(self.inner.writer.send(job)?)
+    }
+
+    /// As [`Store::submit`], but never waits for room in the queue: `Ok(Err(TrySend::Full))` instead.
+    ///
+    /// # Errors
+    /// Why it could not be prepared.
+    pub fn try_submit<O: Operation>(
+        &self,
+        operation: O,
+        reply: impl FnOnce(Result<O::Output, O::Error>) + Send + 'static,
+    ) -> Result<Result<(), TrySend>, O::Error> {
+        let job = self.job(operation, reply)?;
+        Ok(self.inner.writer.try_send(job))
+    }
+
+    fn job<O: Operation>(
+        &self,
+        mut operation: O,
+        reply: impl FnOnce(Result<O::Output, O::Error>) + Send + 'static,
+    ) -> Result<Box<dyn writer::Job>, O::Error> {
+        self.inner.health.check()?;
+        let files = operation.prepare(&self.inner.files)?;
+        Ok(Box::new(Queued { operation: Some(operation), outcome: None, reply, _files: files }))
+    }
+
+    /// A snapshot of the newest commit.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn reader(&self) -> Result<Reader, StoreError> {
+        Ok(Reader { txn: self.inner.database.begin_read()?, files: Arc::clone(&self.inner.files) })
+    }
+
+    /// Begins a file that is streamed to disk; [`FileWriter::finish`] it, then run [`PutBlock::file`].
+    ///
+    /// # Errors
+    /// `E_STORE_IO` when the disk refuses, `E_STORE_READ_ONLY` when nothing is written any more.
+    pub fn file_writer(&self) -> Result<FileWriter, StoreError> {
+        self.inner.health.check()?;
+        self.inner.files.writer()
+    }
+
+    /// Adopts a segment: [`Store::run`] of an [`Adopt`].
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub fn adopt(
+        &self,
+        segment: throughline_protocol::verify::VerifiedSegment,
+        options: AdoptOptions,
+    ) -> Result<Adopted, AdoptError> {
+        self.run(Adopt { segment, options })
+    }
+
+    /// Why the store takes no writes; none while it does.
+    #[must_use]
+    pub fn read_only_reason(&self) -> Option<String> {
+        self.inner.health.check().err().map(|error| error.to_string())
+    }
+
+    /// Checks everything that is stored; see [`Fsck`].
+    ///
+    /// # Errors
+    /// When the database cannot be read at all; damage is a [`Problem`].
+    pub fn fsck(&self, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> {
+        fsck::run(&self.reader()?, check)
+    }
+}

@@ -1,0 +1,193 @@
+//! Capabilities, tombstones and Refs: kept by the sha2-256 of their bytes, found by either CID, by owner and by session.
+//!
+//! Two nodes compare what they hold of an owner by count and digest (`docs/PROTOCOL.md` §Network): sha-256 over the ascending
+//! hashes of all its capabilities without audience and its tombstones. Refs do not count.
+
+use redb::ReadableTable;
+use sha2::{Digest, Sha256};
+use throughline_protocol::block::Signed;
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::control::Control;
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, SessionId, UnixMillis};
+
+use crate::error::StoreError;
+use crate::events::{self, Change};
+use crate::payloads::Stored;
+use crate::rows::ControlRow;
+use crate::source::{Source, lookup};
+use crate::tables;
+use crate::writer::{Changes, Step, View};
+
+/// What is held of an owner's capabilities and tombstones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerDigest {
+    /// How many.
+    pub count: u64,
+    /// sha-256 over their ascending hashes.
+    pub digest: [u8; 32],
+}
+
+/// What a control blob is filed under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shelf {
+    Owner(Principal),
+    Session(SessionId, Principal),
+}
+
+impl Shelf {
+    fn owner(self) -> Principal {
+        match self {
+            Shelf::Owner(owner) | Shelf::Session(_, owner) => owner,
+        }
+    }
+}
+
+fn shelf(control: &Control) -> Result<Shelf, Reject> {
+    match control {
+        Control::Capability(capability) if capability.audience.is_some() => {
+            Err(Reject::new(Code::CapAudience, "a peer proof is not kept"))
+        }
+        Control::Capability(capability) => Ok(Shelf::Owner(capability.signer)),
+        Control::Tombstone(tombstone) => Ok(Shelf::Owner(tombstone.signer)),
+        Control::Ref(value) => Ok(Shelf::Session(value.session_head()?.session, value.owner())),
+    }
+}
+
+/// Checks that a blob is one that is kept.
+pub(crate) fn check(control: &Signed<Control>) -> Result<(), Reject> {
+    shelf(control.value()).map(|_| ())
+}
+
+/// Files a blob; once is enough.
+pub(crate) fn put(
+    changes: &Changes<'_>,
+    control: &Signed<Control>,
+    at: UnixMillis,
+) -> Result<Stored, StoreError> {
+    let hash = control.hash();
+    if lookup(changes.txn, tables::CONTROLS, &hash, |_| ())?.is_some() {
+        return Ok(Stored::Held);
+    }
+    let shelf = shelf(control.value())?;
+    let row = ControlRow { since: at, bytes: control.bytes().to_vec() };
+    changes.put(tables::CONTROLS, &hash, row.to_bytes().as_slice())?;
+    let alias = Cid::blake2b(Codec::DagCbor, control.bytes());
+    changes.put(tables::CONTROL_ALIASES, alias.digest(), &hash)?;
+    match shelf {
+        Shelf::Owner(owner) => {
+            changes.put(tables::CONTROLS_OF_OWNER, (owner.key(), &hash), ())?;
+            let held = digest_of(changes.txn, owner)?;
+            changes.put(tables::OWNERS, owner.key(), (held.count, &held.digest))?;
+        }
+        Shelf::Session(session, _) => {
+            changes.put(tables::REFS_OF_SESSION, (session.genesis().digest(), &hash), ())?;
+        }
+    }
+    events::write(changes, at, &Change::Control { owner: shelf.owner(), hash })?;
+    Ok(Stored::New)
+}
+
+fn digest_of(source: &impl Source, owner: Principal) -> Result<OwnerDigest, StoreError> {
+    let table = source.table(tables::CONTROLS_OF_OWNER)?;
+    let mut hasher = Sha256::new();
+    let mut count = 0;
+    for row in table.range((owner.key(), &[0; 32])..=(owner.key(), &[0xff; 32]))? {
+        hasher.update(row?.0.value().1);
+        count += 1;
+    }
+    Ok(OwnerDigest { count, digest: hasher.finalize().into() })
+}
+
+/// Count and digest of an owner; those of nothing when nothing is held.
+pub(crate) fn owner_digest(source: &impl Source, owner: Principal) -> Result<OwnerDigest, StoreError> {
+    let held = lookup(source, tables::OWNERS, owner.key(), |(count, digest)| OwnerDigest {
+        count,
+        digest: *digest,
+    })?;
+    Ok(held.unwrap_or_else(|| OwnerDigest { count: 0, digest: Sha256::digest([]).into() }))
+}
+
+/// The hash of a blob that a CID of either kind names, if it is held.
+pub(crate) fn resolve(source: &impl Source, cid: &Cid) -> Result<Option<[u8; 32]>, StoreError> {
+    if cid.codec() != Codec::DagCbor {
+        return Ok(None);
+    }
+    match cid.hash_kind() {
+        HashKind::Sha256 => {
+            Ok(lookup(source, tables::CONTROLS, cid.digest(), |_| ())?.map(|()| *cid.digest()))
+        }
+        HashKind::Blake2b256 => lookup(source, tables::CONTROL_ALIASES, cid.digest(), |hash| *hash),
+    }
+}
+
+/// The bytes of a blob, hashed.
+pub(crate) fn bytes(source: &impl Source, hash: &[u8; 32]) -> Result<Option<Vec<u8>>, StoreError> {
+    let read = |row: &[u8]| ControlRow::from_bytes(EntryCid::from_digest(*hash), row);
+    Ok(lookup(source, tables::CONTROLS, hash, read)?.transpose()?.map(|row| row.bytes))
+}
+
+fn all(source: &impl Source, hashes: impl IntoIterator<Item = [u8; 32]>) -> Result<Vec<Vec<u8>>, StoreError> {
+    let missing = |hash: &[u8; 32]| StoreError::Index {
+        what: format!("control blob {} is listed and not held", EntryCid::from_digest(*hash).short()),
+    };
+    hashes.into_iter().map(|hash| bytes(source, &hash)?.ok_or_else(|| missing(&hash))).collect()
+}
+
+/// Hashes of an owner's capabilities and tombstones, ascending.
+pub(crate) fn hashes_of_owner(source: &impl Source, owner: Principal) -> Result<Vec<[u8; 32]>, StoreError> {
+    let table = source.table(tables::CONTROLS_OF_OWNER)?;
+    let rows = table.range((owner.key(), &[0; 32])..=(owner.key(), &[0xff; 32]))?;
+    rows.map(|row| Ok(*row?.0.value().1)).collect()
+}
+
+/// Bytes of an owner's capabilities and tombstones, ascending by hash.
+pub(crate) fn of_owner(source: &impl Source, owner: Principal) -> Result<Vec<Vec<u8>>, StoreError> {
+    all(source, hashes_of_owner(source, owner)?)
+}
+
+/// Bytes of a session's Refs, ascending by hash.
+pub(crate) fn refs_of(source: &impl Source, session: SessionId) -> Result<Vec<Vec<u8>>, StoreError> {
+    let genesis = session.genesis();
+    let hashes: Vec<[u8; 32]> = {
+        let table = source.table(tables::REFS_OF_SESSION)?;
+        let rows = table.range((genesis.digest(), &[0; 32])..=(genesis.digest(), &[0xff; 32]))?;
+        rows.map(|row| Ok(*row?.0.value().1)).collect::<Result<_, StoreError>>()?
+    };
+    all(source, hashes)
+}
+
+/// All owners that something is held of.
+pub(crate) fn owners(source: &impl Source) -> Result<Vec<(Principal, OwnerDigest)>, StoreError> {
+    let table = source.table(tables::OWNERS)?;
+    let rows = table.iter()?;
+    rows.map(|row| {
+        let (owner, held) = row?;
+        let (count, digest) = held.value();
+        Ok((Principal::from_key(*owner.value()), OwnerDigest { count, digest: *digest }))
+    })
+    .collect()
+}
+
+/// Stores control blobs.
+#[derive(Clone, Debug)]
+pub struct PutControls {
+    /// The blobs; all or none.
+    pub controls: Vec<Signed<Control>>,
+    /// When.
+    pub at: UnixMillis,
+}
+
+impl Step for PutControls {
+    /// For each blob whether it was new.
+    type Output = Vec<Stored>;
+    type Error = StoreError;
+    type Plan = ();
+
+    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
+        self.controls.iter().try_for_each(check).map_err(StoreError::Refused)
+    }
+
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<Vec<Stored>, StoreError> {
+        self.controls.iter().map(|control| put(changes, control, self.at)).collect()
+    }
+}

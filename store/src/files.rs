@@ -1,0 +1,304 @@
+//! Content-addressed files under `payloads/`: payloads above 16 KiB and the blocks of files.
+//!
+//! The order that makes a file durable before anything names it: write a temporary file, fsync it, rename it, fsync the
+//! directories, and only then commit the row. A file without a row is garbage that the next sweep may not see; a row
+//! without its file cannot come from a crash. A file is unlinked only by the writer thread, after the commit that removed its
+//! row, and never while an operation in flight relies on it ([`InFlight`]).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest, Sha256};
+use throughline_protocol::id::{Cid, Codec, HashKind};
+
+use crate::error::StoreError;
+
+/// Payloads up to this size lie in a table; larger ones are files. In bytes.
+pub const INLINE_BYTES_MAX: usize = 16_384;
+
+/// The files of one data directory.
+#[derive(Debug)]
+pub struct Files {
+    root: PathBuf,
+    staging: PathBuf,
+    next_temp: AtomicU64,
+    in_flight: Mutex<BTreeMap<[u8; 32], u64>>,
+}
+
+/// Digests that an operation in flight relies on: their files are not unlinked before it is dropped.
+#[derive(Debug)]
+pub struct InFlight {
+    files: Arc<Files>,
+    digest: [u8; 32],
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut held = self.files.in_flight();
+        if let Some(count) = held.get_mut(&self.digest) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&self.digest);
+            }
+        }
+    }
+}
+
+impl Files {
+    /// Makes the directories and removes what a killed process left half written. The caller holds the data directory.
+    pub(crate) fn open(data_dir: &Path) -> Result<Arc<Self>, StoreError> {
+        let (root, staging) = (data_dir.join("payloads"), data_dir.join("staging"));
+        for dir in [&root, &staging] {
+            make_dir(dir)?;
+        }
+        sync_dir(data_dir)?;
+        let listed = fs::read_dir(&staging).map_err(|error| StoreError::io("listing staging/", error))?;
+        for entry in listed {
+            let path = entry.map_err(|error| StoreError::io("listing staging/", error))?.path();
+            if path.extension().is_some_and(|extension| extension == "tmp") {
+                fs::remove_file(&path).map_err(|error| StoreError::io("removing a temporary file", error))?;
+            }
+        }
+        Ok(Arc::new(Files { root, staging, next_temp: AtomicU64::new(0), in_flight: Mutex::default() }))
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], u64>> {
+        // The map is only ever counted up and down; a panic elsewhere leaves nothing half done in it.
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the file of `digest` from being unlinked while the token lives.
+    pub(crate) fn hold(self: &Arc<Self>, digest: [u8; 32]) -> InFlight {
+        *self.in_flight().entry(digest).or_insert(0) += 1;
+        InFlight { files: Arc::clone(self), digest }
+    }
+
+    /// Where the file of a digest is, whether it exists or not.
+    #[must_use]
+    pub fn path(&self, digest: &[u8; 32]) -> PathBuf {
+        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.root.join(&hex[..2]).join(&hex[2..4]).join(&hex[4..])
+    }
+
+    /// Stores bytes durably under their digest.
+    pub(crate) fn put(self: &Arc<Self>, bytes: &[u8]) -> Result<([u8; 32], InFlight), StoreError> {
+        let mut writer = self.writer()?;
+        writer.write_all(bytes).map_err(|error| StoreError::io("writing a payload", error))?;
+        let file = writer.finish()?;
+        Ok((file.digest, file.in_flight))
+    }
+
+    /// Begins a file whose digest is not known yet.
+    pub(crate) fn writer(self: &Arc<Self>) -> Result<FileWriter, StoreError> {
+        let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
+        let path = self.staging.join(format!("{}-{number}.tmp", std::process::id()));
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| StoreError::io("making a temporary file", error))?;
+        Ok(FileWriter {
+            files: Arc::clone(self),
+            temp: Temp(Some(path)),
+            file,
+            hasher: Sha256::new(),
+            size: 0,
+        })
+    }
+
+    /// Reads a whole file and hashes it. `None`: there is no such file.
+    pub(crate) fn read(&self, digest: &[u8; 32], size: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(mut reader) = self.open_file(digest, size)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        match reader.read_to_end(&mut bytes) {
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(StoreError::corrupt(format!("file {}: {error}", short(digest))))
+            }
+            Err(error) => Err(StoreError::io("reading a payload file", error)),
+        }
+    }
+
+    /// Opens a file for streaming; see [`FileReader`].
+    pub(crate) fn open_file(&self, digest: &[u8; 32], size: u64) -> Result<Option<FileReader>, StoreError> {
+        match File::open(self.path(digest)) {
+            Ok(file) => Ok(Some(FileReader {
+                file,
+                left: size,
+                hasher: Sha256::new(),
+                expected: *digest,
+                done: false,
+            })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::io("opening a payload file", error)),
+        }
+    }
+
+    /// Unlinks a file unless an operation in flight relies on it. Returns whether it is gone.
+    pub(crate) fn unlink(&self, digest: &[u8; 32]) -> Result<bool, StoreError> {
+        let held = self.in_flight();
+        if held.contains_key(digest) {
+            return Ok(false);
+        }
+        match fs::remove_file(self.path(digest)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(StoreError::io("removing a payload file", error)),
+        }
+    }
+}
+
+/// A temporary file that is removed unless it was renamed into place.
+#[derive(Debug)]
+struct Temp(Option<PathBuf>);
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            // Best effort: the next open removes what is left.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A file being written: [`Write`], then [`FileWriter::finish`]. Dropped before that, it leaves nothing.
+#[derive(Debug)]
+pub struct FileWriter {
+    files: Arc<Files>,
+    temp: Temp,
+    file: File,
+    hasher: Sha256,
+    size: u64,
+}
+
+/// A file that lies durably in its place and that no row names yet; see [`crate::PutBlock`].
+#[derive(Debug)]
+pub struct StoredFile {
+    pub(crate) digest: [u8; 32],
+    pub(crate) size: u64,
+    pub(crate) in_flight: InFlight,
+}
+
+impl StoredFile {
+    /// Its CID as one block of `codec`.
+    #[must_use]
+    pub fn cid(&self, codec: Codec) -> Cid {
+        Cid::from_parts(codec, HashKind::Sha256, self.digest)
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.size
+    }
+}
+
+impl Write for FileWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        self.size += u64::try_from(written).unwrap_or(u64::MAX);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl FileWriter {
+    /// Bytes written so far.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    /// Makes the file durable and moves it into place.
+    ///
+    /// # Errors
+    /// `E_STORE_IO` when the disk refuses; nothing is left then.
+    pub fn finish(mut self) -> Result<StoredFile, StoreError> {
+        let io = |what: &'static str| move |error| StoreError::io(what, error);
+        let digest: [u8; 32] = self.hasher.finalize().into();
+        let in_flight = self.files.hold(digest);
+        self.file.sync_all().map_err(io("fsync of a payload file"))?;
+        let path = self.files.path(&digest);
+        let leaf = path.parent().unwrap_or(&self.files.root);
+        let middle = leaf.parent().unwrap_or(&self.files.root);
+        let is_new_dir = !leaf.exists();
+        make_dir(leaf)?;
+        if let Some(temp) = &self.temp.0 {
+            fs::rename(temp, &path).map_err(io("renaming a payload file"))?;
+        }
+        self.temp.0 = None;
+        sync_dir(leaf)?;
+        if is_new_dir {
+            sync_dir(middle)?;
+            sync_dir(&self.files.root)?;
+        }
+        Ok(StoredFile { digest, size: self.size, in_flight })
+    }
+}
+
+/// Streams a stored file and hashes it on the way.
+///
+/// Bytes may be trusted once `read` has returned 0: a file that ends early, goes on too long or hashes to something else
+/// gives an error of kind `InvalidData` instead of its end.
+#[derive(Debug)]
+pub struct FileReader {
+    file: File,
+    left: u64,
+    hasher: Sha256,
+    expected: [u8; 32],
+    done: bool,
+}
+
+impl Read for FileReader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.done || out.is_empty() {
+            return Ok(0);
+        }
+        let read = self.file.read(out)?;
+        if read == 0 {
+            self.done = true;
+            let digest: [u8; 32] = std::mem::take(&mut self.hasher).finalize().into();
+            let fits = self.left == 0 && digest == self.expected;
+            return if fits { Ok(0) } else { Err(damaged("its bytes hash to something else")) };
+        }
+        let length = u64::try_from(read).unwrap_or(u64::MAX);
+        self.left = self.left.checked_sub(length).ok_or_else(|| damaged("it is longer than it was"))?;
+        self.hasher.update(&out[..read]);
+        Ok(read)
+    }
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// Eight hex digits, for messages.
+pub(crate) fn short(digest: &[u8; 32]) -> String {
+    digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A directory for this user only; one that exists is left as it is.
+pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| StoreError::io(format!("making {}", path.display()), error))
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    File::open(path)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| StoreError::io(format!("fsync of {}", path.display()), error))
+}

@@ -1,0 +1,129 @@
+//! The sign guard: one durable row a session with the last entry that this node signed as holder. `docs/PROTOCOL.md` §Authority.
+//!
+//! It decides whether another signature as holder may be made. The row is written in the transaction that adopts the
+//! entry, before the entry leaves; after a crash the stored bytes are sent again. It must never be possible to sign two
+//! entries at one place: a data directory that was restored or cloned has no rows (a backup leaves the table out, and
+//! [`crate::open`] empties it when it sees a copy), and without a row nothing is signed in an existing session until a handoff opens a
+//! new epoch.
+
+use throughline_protocol::fork::Mark;
+use throughline_protocol::id::{Epoch, Principal};
+use throughline_protocol::verify::{Base, VerifiedSegment};
+
+use crate::error::{GuardError, StoreError};
+use crate::index;
+use crate::rows::{GuardRow, SessionRow};
+use crate::source::{Source, counter, lookup};
+use crate::tables::{self, meta};
+
+/// What an adoption means for the sign guard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GuardUse {
+    /// Nothing here was signed by this node as holder: fetched entries.
+    #[default]
+    Untouched,
+    /// All entries of the segment were signed by this node's key as holder: each is checked, and the last becomes the row.
+    Signed(Principal),
+    /// The segment's last entry makes this node the holder: a handoff, or a genesis that another key signed. It becomes the
+    /// row, so that this node may sign after it.
+    Activated,
+}
+
+/// The row of a session.
+pub(crate) fn row(source: &impl Source, number: u64) -> Result<Option<GuardRow>, StoreError> {
+    lookup(source, tables::GUARD, number, GuardRow::from_bytes)?.transpose()
+}
+
+/// Whether the next signature as holder, of `epoch` on `prev`, may be made in a session that is held.
+pub(crate) fn check(
+    source: &impl Source,
+    session: &SessionRow,
+    epoch: Epoch,
+    prev: Mark,
+) -> Result<Result<(), GuardError>, StoreError> {
+    let Some(row) = row(source, session.number)? else { return Ok(Err(GuardError::NoRow)) };
+    if epoch < row.epoch {
+        return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: epoch }));
+    }
+    // A higher epoch was opened by an owner-signed handoff: what was signed in an earlier one is fenced, whatever it was.
+    if epoch > row.epoch || index::is_ancestor(source, session.number, row.cid, prev.seq)? {
+        Ok(Ok(()))
+    } else {
+        Ok(Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }))
+    }
+}
+
+/// Checks a segment against the guard, as its use says.
+pub(crate) fn check_segment(
+    source: &impl Source,
+    session: Option<&SessionRow>,
+    segment: &VerifiedSegment,
+    usage: GuardUse,
+) -> Result<Result<(), GuardError>, StoreError> {
+    match usage {
+        GuardUse::Untouched => Ok(Ok(())),
+        GuardUse::Signed(key) => check_signed(source, session, segment, key),
+        GuardUse::Activated => check_activated(source, session, segment),
+    }
+}
+
+fn check_signed(
+    source: &impl Source,
+    session: Option<&SessionRow>,
+    segment: &VerifiedSegment,
+    key: Principal,
+) -> Result<Result<(), GuardError>, StoreError> {
+    let entries = segment.entries();
+    let Some(first) = entries.first() else { return Ok(Err(GuardError::NotOurs)) };
+    if entries.iter().any(|entry| entry.signed().value().signer != key) {
+        return Ok(Err(GuardError::NotOurs));
+    }
+    match (session, segment.base()) {
+        // A session that this node creates: the genesis has a fresh nonce, so no other history of it can exist.
+        (None, _) | (_, Base::Nothing) => Ok(Ok(())),
+        (Some(session), Base::On(prev)) => check(source, session, first.signed().value().epoch(), prev),
+    }
+}
+
+/// Taking over: by a handoff of an epoch above whatever was signed here; by a genesis only while the guard is trusted,
+/// since a restored directory may have signed in that session before.
+fn check_activated(
+    source: &impl Source,
+    session: Option<&SessionRow>,
+    segment: &VerifiedSegment,
+) -> Result<Result<(), GuardError>, StoreError> {
+    let Some(last) = segment.entries().last() else { return Ok(Err(GuardError::NotOurs)) };
+    let entry = last.signed().value();
+    if entry.place.is_none() {
+        let trusted = counter(source, meta::GUARD_TRUSTED)? == 1;
+        return Ok(if trusted { Ok(()) } else { Err(GuardError::NoRow) });
+    }
+    if !entry.body.may_open() || entry.signer != entry.owner() {
+        return Ok(Err(GuardError::NotOurs));
+    }
+    // A handoff made before this directory was restored may be one that this node already signed after.
+    if entry.ts.get() < counter(source, meta::GUARD_RESET_MS)? {
+        return Ok(Err(GuardError::NoRow));
+    }
+    let Some(session) = session else { return Ok(Ok(())) };
+    match row(source, session.number)? {
+        Some(row) if row.epoch >= entry.epoch() => {
+            Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: entry.epoch() }))
+        }
+        Some(_) | None => Ok(Ok(())),
+    }
+}
+
+/// The row that an adopted segment leaves, if it leaves one.
+pub(crate) fn row_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardRow> {
+    if usage == GuardUse::Untouched {
+        return None;
+    }
+    let last = segment.entries().last()?.signed();
+    Some(GuardRow {
+        epoch: last.value().epoch(),
+        seq: last.value().seq(),
+        cid: last.cid(),
+        bytes: last.bytes().to_vec(),
+    })
+}

@@ -1,0 +1,89 @@
+//! From an entry's CID to where it is held: on a main chain or beside it.
+
+use throughline_protocol::id::{EntryCid, Seq, SessionId};
+
+use crate::error::StoreError;
+use crate::rows::SessionRow;
+use crate::source::{Source, lookup};
+use crate::tables;
+
+/// Value of the index's third field for an entry of a main chain.
+const MAIN: u8 = 0;
+/// Value for one beside it.
+const SIDE: u8 = 1;
+
+/// Where an entry is held, by session number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) session: u64,
+    pub(crate) seq: Seq,
+    pub(crate) lane: Lane,
+}
+
+/// On the main chain or beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// On the main chain.
+    Main,
+    /// Beside it: a branch, a fenced or revoked tail.
+    Side,
+}
+
+impl Place {
+    pub(crate) fn to_row(self) -> (u64, u64, u8) {
+        let lane = match self.lane {
+            Lane::Main => MAIN,
+            Lane::Side => SIDE,
+        };
+        (self.session, self.seq.get(), lane)
+    }
+
+    fn from_row((session, seq, lane): (u64, u64, u8), cid: EntryCid) -> Result<Self, StoreError> {
+        let bad = || StoreError::Index { what: format!("the row of {} is not readable", cid.short()) };
+        let lane = match lane {
+            MAIN => Lane::Main,
+            SIDE => Lane::Side,
+            _ => return Err(bad()),
+        };
+        Ok(Place { session, seq: Seq::new(seq).map_err(|_| bad())?, lane })
+    }
+}
+
+/// Where an entry is held, if it is.
+pub(crate) fn find(source: &impl Source, cid: EntryCid) -> Result<Option<Place>, StoreError> {
+    let row = lookup(source, tables::INDEX, cid.digest(), |row| row)?;
+    row.map(|row| Place::from_row(row, cid)).transpose()
+}
+
+/// Whether `cid` is on the main chain of a session at or before `seq`.
+pub(crate) fn is_ancestor(
+    source: &impl Source,
+    session: u64,
+    cid: EntryCid,
+    seq: Seq,
+) -> Result<bool, StoreError> {
+    let place = find(source, cid)?;
+    Ok(place.is_some_and(|place| place.session == session && place.lane == Lane::Main && place.seq <= seq))
+}
+
+/// The number of a session that is held.
+pub(crate) fn session_number(source: &impl Source, session: SessionId) -> Result<Option<u64>, StoreError> {
+    lookup(source, tables::SESSION_IDS, session.genesis().digest(), |number| number)
+}
+
+/// The row of a session that is held.
+pub(crate) fn session(source: &impl Source, session: SessionId) -> Result<Option<SessionRow>, StoreError> {
+    let Some(number) = session_number(source, session)? else { return Ok(None) };
+    session_by_number(source, number).map(Some)
+}
+
+/// The row of a session that must be there.
+pub(crate) fn need_session(source: &impl Source, id: SessionId) -> Result<SessionRow, StoreError> {
+    session(source, id)?.ok_or_else(|| StoreError::not_found(format!("session {}", id.short())))
+}
+
+/// The row under a number.
+pub(crate) fn session_by_number(source: &impl Source, number: u64) -> Result<SessionRow, StoreError> {
+    lookup(source, tables::SESSIONS, number, |row| SessionRow::from_bytes(number, row))?
+        .unwrap_or_else(|| Err(StoreError::Index { what: format!("session number {number} has no row") }))
+}

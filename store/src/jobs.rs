@@ -1,0 +1,151 @@
+//! What the node keeps for itself: journals of jobs (moves above all), peers, aliases. Opaque bytes under a name.
+
+use redb::{ReadableTable, TableDefinition};
+use throughline_protocol::id::UnixMillis;
+
+use crate::error::StoreError;
+use crate::events::{self, Change};
+use crate::source::{Source, lookup};
+use crate::tables::{self, Row};
+use crate::writer::{Changes, Step, View};
+
+type Named = TableDefinition<'static, (&'static str, Row), Row>;
+
+/// One row of a kind of job, or of a space of facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedRow {
+    /// The job's id, or the fact's key.
+    pub key: Vec<u8>,
+    /// The journal, or the fact.
+    pub value: Vec<u8>,
+}
+
+/// A job's journal.
+pub(crate) fn job(source: &impl Source, kind: &str, id: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    lookup(source, tables::JOBS, (kind, id), <[u8]>::to_vec)
+}
+
+/// A fact of the node.
+pub(crate) fn fact(source: &impl Source, space: &str, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    lookup(source, tables::FACTS, (space, key), <[u8]>::to_vec)
+}
+
+/// Ids and journals of a kind, ascending.
+pub(crate) fn jobs(source: &impl Source, kind: &str) -> Result<Vec<NamedRow>, StoreError> {
+    under(source, tables::JOBS, kind)
+}
+
+/// Keys and facts of a space, ascending.
+pub(crate) fn facts(source: &impl Source, space: &str) -> Result<Vec<NamedRow>, StoreError> {
+    under(source, tables::FACTS, space)
+}
+
+fn under(source: &impl Source, table: Named, name: &str) -> Result<Vec<NamedRow>, StoreError> {
+    let table = source.table(table)?;
+    let mut found = Vec::new();
+    for row in table.range((name, &[][..])..)? {
+        let (key, value) = row?;
+        let (under, key) = key.value();
+        if under != name {
+            break;
+        }
+        found.push(NamedRow { key: key.to_vec(), value: value.value().to_vec() });
+    }
+    Ok(found)
+}
+
+/// What a row must be for it to be replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Anything.
+    Anything,
+    /// Absent.
+    Absent,
+    /// These bytes.
+    Bytes(Vec<u8>),
+}
+
+impl Expect {
+    fn check(&self, held: Option<&[u8]>, what: &str) -> Result<(), StoreError> {
+        let fits = match self {
+            Expect::Anything => true,
+            Expect::Absent => held.is_none(),
+            Expect::Bytes(bytes) => held == Some(bytes),
+        };
+        if fits { Ok(()) } else { Err(StoreError::Moved { what: what.to_owned() }) }
+    }
+}
+
+/// Writes or removes the journal of a job.
+#[derive(Clone, Debug)]
+pub struct PutJob {
+    /// Its kind, such as `move`.
+    pub kind: String,
+    /// Its id.
+    pub id: Vec<u8>,
+    /// What has to be there now.
+    pub expect: Expect,
+    /// The journal; none removes it.
+    pub journal: Option<Vec<u8>>,
+    /// When.
+    pub at: UnixMillis,
+}
+
+impl Step for PutJob {
+    type Output = ();
+    /// [`StoreError::Moved`] when something else is there.
+    type Error = StoreError;
+    type Plan = ();
+
+    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
+        let held = job(view.txn, &self.kind, &self.id)?;
+        self.expect.check(held.as_deref(), &format!("{} job", self.kind))
+    }
+
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
+        put_named(changes, tables::JOBS, (&self.kind, &self.id), self.journal.as_deref())?;
+        events::write(changes, self.at, &Change::Job { kind: self.kind, id: self.id })?;
+        Ok(())
+    }
+}
+
+/// Writes or removes a fact of the node: a peer, an alias.
+#[derive(Clone, Debug)]
+pub struct PutFact {
+    /// The space, such as `peer`.
+    pub space: String,
+    /// The key.
+    pub key: Vec<u8>,
+    /// What has to be there now.
+    pub expect: Expect,
+    /// The fact; none removes it.
+    pub value: Option<Vec<u8>>,
+}
+
+impl Step for PutFact {
+    type Output = ();
+    /// [`StoreError::Moved`] when something else is there.
+    type Error = StoreError;
+    type Plan = ();
+
+    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
+        let held = fact(view.txn, &self.space, &self.key)?;
+        self.expect.check(held.as_deref(), &format!("{} row", self.space))
+    }
+
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
+        put_named(changes, tables::FACTS, (&self.space, &self.key), self.value.as_deref())
+    }
+}
+
+fn put_named(
+    changes: &Changes<'_>,
+    table: Named,
+    key: (&str, &[u8]),
+    value: Option<&[u8]>,
+) -> Result<(), StoreError> {
+    match value {
+        Some(value) => changes.put(table, key, value),
+        None => changes.remove(table, key).map(|_| ()),
+    }
+}

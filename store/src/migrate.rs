@@ -1,0 +1,92 @@
+//! Numbered migrations, one transaction each. A directory of a newer format is refused, never touched.
+
+use redb::{Database, WriteTransaction};
+
+use crate::error::StoreError;
+use crate::source::counter;
+use crate::tables::{self, meta};
+
+/// The format that this program writes: of the database, the file layout and the VERSION file together.
+pub const FORMAT: u32 = 1;
+
+/// One step from the format before; its place in the list is its number.
+pub(crate) type Migration = fn(&WriteTransaction) -> Result<(), StoreError>;
+
+/// From format n (1, 2, …) to n + 1. Format 1 is the first.
+pub(crate) const MIGRATIONS: &[Migration] = &[];
+
+/// Brings a database to the format after the last of `migrations`; a new one starts there. Returns the format.
+pub(crate) fn run(database: &Database, migrations: &[Migration]) -> Result<u64, StoreError> {
+    let target = 1 + u64::try_from(migrations.len()).unwrap_or(u64::MAX);
+    loop {
+        let mut txn = database.begin_write()?;
+        txn.set_quick_repair(true);
+        tables::create_all(&txn)?;
+        let format = counter(&txn, meta::SCHEMA)?;
+        let next = match format {
+            0 => target,
+            format if format >= target => {
+                txn.abort()?;
+                return Ok(format);
+            }
+            format => {
+                let step = usize::try_from(format - 1).ok().and_then(|at| migrations.get(at));
+                step.ok_or_else(|| StoreError::corrupt(format!("no way from format {format}")))?(&txn)?;
+                format + 1
+            }
+        };
+        txn.open_table(tables::META)?.insert(meta::SCHEMA, next)?;
+        txn.commit()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::lookup;
+    use redb::ReadableDatabase;
+
+    fn mark(txn: &WriteTransaction, step: u64) -> Result<(), StoreError> {
+        let seen = counter(txn, "seen")?;
+        txn.open_table(tables::META)?.insert("seen", seen * 10 + step)?;
+        Ok(())
+    }
+
+    #[test]
+    fn each_step_runs_once_and_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::create(dir.path().join("a.redb")).unwrap();
+        let steps: &[Migration] = &[|txn| mark(txn, 1), |txn| mark(txn, 2), |txn| mark(txn, 3)];
+        assert_eq!(run(&database, &[]).unwrap(), 1);
+        assert_eq!(run(&database, &steps[..1]).unwrap(), 2);
+        assert_eq!(run(&database, steps).unwrap(), 4);
+        assert_eq!(run(&database, steps).unwrap(), 4);
+        let seen = lookup(&database.begin_read().unwrap(), tables::META, "seen", |value| value).unwrap();
+        assert_eq!(seen, Some(123));
+    }
+
+    #[test]
+    fn a_new_database_starts_at_the_newest_format() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::create(dir.path().join("a.redb")).unwrap();
+        let steps: &[Migration] = &[|txn| mark(txn, 1)];
+        assert_eq!(run(&database, steps).unwrap(), 2);
+        let seen = lookup(&database.begin_read().unwrap(), tables::META, "seen", |value| value).unwrap();
+        assert_eq!(seen, None);
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_format_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::create(dir.path().join("a.redb")).unwrap();
+        run(&database, &[]).unwrap();
+        let failing: &[Migration] = &[|txn| {
+            mark(txn, 1)?;
+            Err(StoreError::corrupt("on purpose"))
+        }];
+        assert!(run(&database, failing).is_err());
+        let txn = database.begin_read().unwrap();
+        assert_eq!(counter(&txn, meta::SCHEMA).unwrap(), 1);
+        assert_eq!(counter(&txn, "seen").unwrap(), 0);
+    }
+}

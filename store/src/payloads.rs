@@ -1,0 +1,370 @@
+//! Payloads and files by digest: rows, links, leases, redaction.
+//!
+//! A block stays while an entry links it or its lease runs. Links are kept whether the block is held or not, so a block that
+//! arrives late is linked from the start, and the classes of all sessions that link one can be asked for. A redacted
+//! payload is dropped with its salt and refused from then on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use redb::{ReadableMultimapTable, ReadableTable};
+use throughline_protocol::block::Block;
+use throughline_protocol::id::{EntryCid, HashKind, Seq, SessionId, UnixMillis};
+
+use crate::error::StoreError;
+use crate::events::{self, Change};
+use crate::files::{Files, INLINE_BYTES_MAX, InFlight, StoredFile};
+use crate::index;
+use crate::rows::{BlockPlace, BlockRow, EntryRow};
+use crate::source::{Source, lookup};
+use crate::tables::{self, meta};
+use crate::writer::{Changes, Step, View};
+
+/// Whether the bytes of a payload are here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PayloadState {
+    /// They are, and hash to the CID.
+    Present(Vec<u8>),
+    /// They are not, yet.
+    Absent,
+    /// They were dropped by a redaction and are refused.
+    Dropped,
+}
+
+/// The row of a block that is held.
+pub(crate) fn row(source: &impl Source, digest: &[u8; 32]) -> Result<Option<BlockRow>, StoreError> {
+    lookup(source, tables::BLOCKS, digest, BlockRow::from_bytes)?.transpose()
+}
+
+/// Whether a redaction dropped this payload.
+pub(crate) fn is_refused(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    Ok(lookup(source, tables::REFUSED, digest, |_| ())?.is_some())
+}
+
+/// The bytes of a block, hashed against its digest.
+pub(crate) fn read(
+    source: &impl Source,
+    files: &Files,
+    digest: &[u8; 32],
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let Some(row) = row(source, digest)? else { return Ok(None) };
+    let cid = EntryCid::from_digest(*digest);
+    match row.place {
+        BlockPlace::Table => {
+            let bytes = lookup(source, tables::PAYLOADS, digest, <[u8]>::to_vec)?.ok_or_else(|| {
+                StoreError::Index { what: format!("payload {} has a row and no bytes", cid.short()) }
+            })?;
+            crate::rows::check_hash(cid, &bytes, "payload")?;
+            Ok(Some(bytes))
+        }
+        BlockPlace::File => files
+            .read(digest, row.size)?
+            .map(Some)
+            .ok_or_else(|| StoreError::corrupt(format!("the file of {} is missing", cid.short()))),
+    }
+}
+
+/// Sessions and seqs of the entries that link a block.
+pub(crate) fn links(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<(u64, u64)>, StoreError> {
+    let table = source.multimap(tables::BLOCK_REFS)?;
+    let mut links = Vec::new();
+    for value in table.get(digest)? {
+        links.push(value?.value());
+    }
+    Ok(links)
+}
+
+fn is_linked(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    let table = source.multimap(tables::BLOCK_REFS)?;
+    let found = table.get(digest)?.next().transpose()?.is_some();
+    Ok(found)
+}
+
+/// Stores the row of a block, and its bytes if they go into the table. Keeps a row that is there, with the longer lease.
+pub(crate) fn put(
+    changes: &Changes<'_>,
+    digest: &[u8; 32],
+    size: u64,
+    inline: Option<&[u8]>,
+    lease_ms: u64,
+) -> Result<(), StoreError> {
+    let held = row(changes.txn, digest)?;
+    let place = if inline.is_some() { BlockPlace::Table } else { BlockPlace::File };
+    let lease_ms = lease_ms.max(held.map_or(0, |held| held.lease_ms));
+    if let Some(held) = held {
+        if held.lease_ms != 0 && held.lease_ms != lease_ms {
+            changes.remove(tables::LEASES, (held.lease_ms, digest))?;
+        }
+    } else {
+        changes.count(meta::BLOCK_BYTES, size, 0)?;
+        changes.remove(tables::CONDEMNED, digest)?;
+        if let Some(bytes) = inline {
+            changes.put(tables::PAYLOADS, digest, bytes)?;
+        }
+    }
+    let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms };
+    changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
+    if lease_ms != 0 {
+        changes.put(tables::LEASES, (lease_ms, digest), ())?;
+    }
+    Ok(())
+}
+
+/// Notes that an entry links a block.
+pub(crate) fn link(
+    changes: &Changes<'_>,
+    digest: &[u8; 32],
+    session: u64,
+    seq: Seq,
+) -> Result<(), StoreError> {
+    changes.txn.open_multimap_table(tables::BLOCK_REFS)?.insert(digest, (session, seq.get()))?;
+    Ok(())
+}
+
+/// Removes a block's row and bytes; a file is unlinked after the commit.
+pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    let Some(row) = row(changes.txn, digest)? else { return Ok(false) };
+    changes.count(meta::BLOCK_BYTES, 0, row.size)?;
+    changes.remove(tables::BLOCKS, digest)?;
+    if row.lease_ms != 0 {
+        changes.remove(tables::LEASES, (row.lease_ms, digest))?;
+    }
+    match row.place {
+        BlockPlace::Table => changes.remove(tables::PAYLOADS, digest)?,
+        BlockPlace::File => {
+            changes.put(tables::CONDEMNED, digest, ())?;
+            true
+        }
+    };
+    Ok(true)
+}
+
+/// Files whose rows are gone.
+pub(crate) fn condemned(source: &impl Source) -> Result<Vec<[u8; 32]>, StoreError> {
+    let table = source.table(tables::CONDEMNED)?;
+    table.iter()?.map(|row| Ok(*row?.0.value())).collect()
+}
+
+/// Removes blocks whose lease is over and that nothing links, at most `limit`; returns how many leases ended.
+pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
+    let mut over = Vec::new();
+    {
+        let table = changes.txn.open_table(tables::LEASES)?;
+        for row in table.iter()?.take(limit) {
+            let row = row?.0;
+            let (expires, digest) = row.value();
+            if expires > now.get() {
+                break;
+            }
+            over.push((expires, *digest));
+        }
+    }
+    for (expires, digest) in &over {
+        if is_linked(changes.txn, digest)? {
+            changes.remove(tables::LEASES, (*expires, digest))?;
+            if let Some(row) = row(changes.txn, digest)? {
+                let row = BlockRow { lease_ms: 0, ..row };
+                changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
+            }
+        } else {
+            remove(changes, digest)?;
+        }
+    }
+    Ok(over.len())
+}
+
+/// Stores a block: a payload that arrived after its entry, a block of a file, a config.
+#[derive(Debug)]
+pub struct PutBlock {
+    at: UnixMillis,
+    /// Kept until then although nothing links it.
+    lease_until: UnixMillis,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Bytes(Block),
+    File(StoredFile),
+}
+
+impl PutBlock {
+    /// Bytes that hash to their CID; large ones become a file. Kept until `lease_until` although nothing links them.
+    #[must_use]
+    pub fn bytes(block: Block, at: UnixMillis, lease_until: UnixMillis) -> Self {
+        PutBlock { at, lease_until, content: Content::Bytes(block) }
+    }
+
+    /// A file that was streamed into place.
+    #[must_use]
+    pub fn file(file: StoredFile, at: UnixMillis, lease_until: UnixMillis) -> Self {
+        PutBlock { at, lease_until, content: Content::File(file) }
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        match &self.content {
+            Content::Bytes(block) => *block.cid().digest(),
+            Content::File(file) => file.digest,
+        }
+    }
+}
+
+/// Whether a block was new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It was.
+    New,
+    /// It was held already.
+    Held,
+}
+
+impl Step for PutBlock {
+    type Output = Stored;
+    type Error = StoreError;
+    type Plan = Stored;
+
+    fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, StoreError> {
+        let Content::Bytes(block) = &self.content else { return Ok(Vec::new()) };
+        if block.cid().hash_kind() != HashKind::Sha256 {
+            let code = throughline_protocol::code::Code::CidHash;
+            return Err(StoreError::Refused(code.into()));
+        }
+        if block.bytes().len() <= INLINE_BYTES_MAX {
+            return Ok(Vec::new());
+        }
+        Ok(vec![files.put(block.bytes())?.1])
+    }
+
+    fn check(&self, view: &View<'_>) -> Result<Stored, StoreError> {
+        let digest = self.digest();
+        if is_refused(view.txn, &digest)? {
+            return Err(StoreError::Refused(dropped(&digest)));
+        }
+        Ok(if row(view.txn, &digest)?.is_some() { Stored::Held } else { Stored::New })
+    }
+
+    fn write(self, stored: Stored, changes: &Changes<'_>) -> Result<Stored, StoreError> {
+        let (digest, lease) = (self.digest(), self.lease_until.get());
+        match &self.content {
+            Content::Bytes(block) => {
+                let bytes = block.bytes();
+                let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
+                put(changes, &digest, size_of(bytes), inline, lease)?;
+            }
+            Content::File(file) => put(changes, &digest, file.size, None, lease)?,
+        }
+        if stored == Stored::New {
+            events::write(changes, self.at, &Change::Block { digest })?;
+        }
+        Ok(stored)
+    }
+}
+
+fn dropped(digest: &[u8; 32]) -> throughline_protocol::code::Reject {
+    throughline_protocol::code::Reject::new(
+        throughline_protocol::code::Code::Refused,
+        format!("payload {} was redacted", EntryCid::from_digest(*digest).short()),
+    )
+}
+
+/// Length in bytes as stored numbers are.
+pub(crate) fn size_of(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// Notes that an entry links blocks: attachments, media, configs, which only the payload names.
+#[derive(Clone, Debug)]
+pub struct LinkBlocks {
+    /// The session.
+    pub session: SessionId,
+    /// Seq of the entry and digest of the block.
+    pub links: Vec<(Seq, [u8; 32])>,
+}
+
+impl Step for LinkBlocks {
+    type Output = ();
+    type Error = StoreError;
+    type Plan = u64;
+
+    fn check(&self, view: &View<'_>) -> Result<u64, StoreError> {
+        Ok(index::need_session(view.txn, self.session)?.number)
+    }
+
+    fn write(self, number: u64, changes: &Changes<'_>) -> Result<(), StoreError> {
+        self.links.iter().try_for_each(|(seq, digest)| link(changes, digest, number, *seq))
+    }
+}
+
+/// Drops payloads of entries of a main chain, with their salts, and refuses them from then on.
+#[derive(Clone, Debug)]
+pub struct DropPayloads {
+    /// The session.
+    pub session: SessionId,
+    /// Which entries.
+    pub which: Which,
+    /// When.
+    pub at: UnixMillis,
+}
+
+/// Which payloads of a session to drop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those of these entries.
+    Entries(Vec<EntryCid>),
+    /// All.
+    All,
+}
+
+impl DropPayloads {
+    fn digests(&self, view: &View<'_>) -> Result<BTreeMap<[u8; 32], ()>, StoreError> {
+        let number = index::need_session(view.txn, self.session)?.number;
+        let table = view.txn.table(tables::ENTRIES)?;
+        let mut digests = BTreeMap::new();
+        let mut add = |row: &[u8]| -> Result<(), StoreError> {
+            if let Some(payload) = EntryRow::from_bytes(row)?.payload {
+                digests.insert(*payload.digest(), ());
+            }
+            Ok(())
+        };
+        match &self.which {
+            Which::All => {
+                for row in table.range((number, 0)..=(number, u64::MAX))? {
+                    add(row?.1.value())?;
+                }
+            }
+            Which::Entries(cids) => {
+                for cid in cids {
+                    let place = index::find(view.txn, *cid)?.filter(|place| place.session == number);
+                    let Some(place) = place else { continue };
+                    if let Some(row) = table.get((number, place.seq.get()))? {
+                        add(row.value())?;
+                    }
+                }
+            }
+        }
+        Ok(digests)
+    }
+}
+
+impl Step for DropPayloads {
+    /// How many payloads were held and are gone.
+    type Output = usize;
+    type Error = StoreError;
+    type Plan = BTreeMap<[u8; 32], ()>;
+
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+        self.digests(view)
+    }
+
+    fn write(self, digests: Self::Plan, changes: &Changes<'_>) -> Result<usize, StoreError> {
+        let mut gone = 0;
+        for digest in digests.keys() {
+            changes.put(tables::REFUSED, digest, self.at.get())?;
+            if remove(changes, digest)? {
+                gone += 1;
+                events::write(changes, self.at, &Change::Block { digest: *digest })?;
+            }
+        }
+        Ok(gone)
+    }
+}

@@ -1,0 +1,84 @@
+//! One way to read a table, from a snapshot or from inside the writer's transaction, so that a lookup is written once.
+
+use std::borrow::Borrow;
+
+use redb::{
+    Key, MultimapTableDefinition, ReadTransaction, ReadableMultimapTable, ReadableTable, TableDefinition,
+    Value, WriteTransaction,
+};
+
+use crate::error::StoreError;
+
+/// Something that tables can be read from.
+pub(crate) trait Source {
+    /// Opens a table for reading.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    fn table<K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: TableDefinition<'static, K, V>,
+    ) -> Result<impl ReadableTable<K, V>, StoreError>;
+
+    /// Opens a table of many values a key for reading.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    fn multimap<K: Key + 'static, V: Key + 'static>(
+        &self,
+        table: MultimapTableDefinition<'static, K, V>,
+    ) -> Result<impl ReadableMultimapTable<K, V>, StoreError>;
+}
+
+impl Source for ReadTransaction {
+    fn table<K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: TableDefinition<'static, K, V>,
+    ) -> Result<impl ReadableTable<K, V>, StoreError> {
+        Ok(self.open_table(table)?)
+    }
+
+    fn multimap<K: Key + 'static, V: Key + 'static>(
+        &self,
+        table: MultimapTableDefinition<'static, K, V>,
+    ) -> Result<impl ReadableMultimapTable<K, V>, StoreError> {
+        Ok(self.open_multimap_table(table)?)
+    }
+}
+
+impl Source for WriteTransaction {
+    fn table<K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: TableDefinition<'static, K, V>,
+    ) -> Result<impl ReadableTable<K, V>, StoreError> {
+        Ok(self.open_table(table)?)
+    }
+
+    fn multimap<K: Key + 'static, V: Key + 'static>(
+        &self,
+        table: MultimapTableDefinition<'static, K, V>,
+    ) -> Result<impl ReadableMultimapTable<K, V>, StoreError> {
+        Ok(self.open_multimap_table(table)?)
+    }
+}
+
+/// The value of one key, as the caller reads it.
+pub(crate) fn lookup<'k, K, V, T>(
+    source: &impl Source,
+    table: TableDefinition<'static, K, V>,
+    key: impl Borrow<K::SelfType<'k>>,
+    read: impl FnOnce(V::SelfType<'_>) -> T,
+) -> Result<Option<T>, StoreError>
+where
+    K: Key + 'static,
+    V: Value + 'static,
+{
+    let table = source.table(table)?;
+    let found = table.get(key)?;
+    Ok(found.map(|guard| read(guard.value())))
+}
+
+/// A counter of [`crate::tables::META`]; 0 when it was never set.
+pub(crate) fn counter(source: &impl Source, key: &str) -> Result<u64, StoreError> {
+    Ok(lookup(source, crate::tables::META, key, |value| value)?.unwrap_or(0))
+}

@@ -1,0 +1,356 @@
+//! The one writer: a thread that executes whatever is queued in one transaction and answers after its commit.
+//!
+//! ```text
+//! callers ─▶ prepare (files, in the caller's thread) ─▶ bounded queue ─▶ ┌ begin ────────────────────────┐
+//!                                                                        │ each: check ─▶ write | refuse │
+//!                                                                        │ one durable commit            │
+//!            answers ◀── all at once, after the commit ◀─────────────────└───────────────────────────────┘
+//! ```
+//!
+//! An operation is split in two by its types: `check` sees the transaction read-only and may refuse, `write` may only fail
+//! as the disk fails. So a refused one has written nothing and spoils nothing, and no savepoint is needed. If a write or
+//! the commit fails, none of the batch happened, all its callers are told so, and the store takes no writes until it is opened
+//! again.
+
+use std::borrow::Borrow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use redb::{Database, Key, TableDefinition, Value, WriteTransaction};
+
+use crate::error::StoreError;
+use crate::files::{Files, InFlight};
+use crate::source::{counter, lookup};
+use crate::tables::{self, meta};
+
+/// Operations that wait for the writer; a caller above it waits.
+pub const QUEUE_MAX: usize = 1_024;
+/// Operations of one transaction.
+const BATCH_MAX: usize = 256;
+
+/// One change to the store, checked and written in one transaction. The types of this crate that implement it are all
+/// that can change a store.
+pub trait Operation: Step {}
+
+impl<T: Step> Operation for T {}
+
+/// The two halves of an [`Operation`].
+pub trait Step: Send + 'static {
+    /// What the caller gets.
+    type Output: Send + 'static;
+    /// Why it was refused.
+    type Error: From<StoreError> + Send + 'static;
+    /// What `check` found out and `write` goes by.
+    type Plan;
+
+    /// Makes files durable before the operation is queued, in the caller's thread.
+    ///
+    /// # Errors
+    /// When the disk refuses, or the operation cannot be right whatever is stored.
+    fn prepare(&mut self, _files: &Arc<Files>) -> Result<Vec<InFlight>, Self::Error> {
+        Ok(Vec::new())
+    }
+
+    /// Decides. Sees what earlier operations of the batch wrote; writes nothing.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, Self::Error>;
+
+    /// Writes what was decided.
+    ///
+    /// # Errors
+    /// Only when the disk fails: it undoes the whole batch and closes the store for writing.
+    fn write(self, plan: Self::Plan, changes: &Changes<'_>) -> Result<Self::Output, StoreError>;
+}
+
+/// The transaction as a check sees it.
+pub struct View<'t> {
+    pub(crate) txn: &'t WriteTransaction,
+}
+
+/// The transaction as a write sees it.
+pub struct Changes<'t> {
+    pub(crate) txn: &'t WriteTransaction,
+}
+
+impl Changes<'_> {
+    pub(crate) fn put<'k, 'v, K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: TableDefinition<'static, K, V>,
+        key: impl Borrow<K::SelfType<'k>>,
+        value: impl Borrow<V::SelfType<'v>>,
+    ) -> Result<(), StoreError> {
+        self.txn.open_table(table)?.insert(key, value)?;
+        Ok(())
+    }
+
+    /// Removes a row; returns whether it was there.
+    pub(crate) fn remove<'k, K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: TableDefinition<'static, K, V>,
+        key: impl Borrow<K::SelfType<'k>>,
+    ) -> Result<bool, StoreError> {
+        let mut table = self.txn.open_table(table)?;
+        let was_there = table.remove(key)?.is_some();
+        Ok(was_there)
+    }
+
+    /// Adds to a counter and takes from it; it stops at 0.
+    pub(crate) fn count(&self, key: &str, added: u64, taken: u64) -> Result<u64, StoreError> {
+        let value = counter(self.txn, key)?.saturating_add(added).saturating_sub(taken);
+        self.put(tables::META, key, value)?;
+        Ok(value)
+    }
+
+    /// Takes the next number of a sequence that begins at 1.
+    pub(crate) fn next_number(&self, key: &str) -> Result<u64, StoreError> {
+        let number = lookup(self.txn, tables::META, key, |value| value)?.unwrap_or(1);
+        self.put(tables::META, key, number + 1)?;
+        Ok(number)
+    }
+}
+
+/// Called by the writer after each commit, with the id of the newest event. It must not block.
+pub type CommitHook = Box<dyn Fn(u64) + Send>;
+
+/// Whether the store takes writes, and the failure that ended it.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    failed: AtomicBool,
+    why: Mutex<String>,
+}
+
+impl Health {
+    /// The refusal, if writes are over.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if self.failed.load(Ordering::Acquire) { Err(self.refusal()) } else { Ok(()) }
+    }
+
+    fn refusal(&self) -> StoreError {
+        StoreError::ReadOnly { why: self.why.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+    }
+
+    /// Ends writing; the first failure is the one that is told.
+    pub(crate) fn fail(&self, error: &StoreError) {
+        let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.failed.load(Ordering::Acquire) {
+            *why = error.to_string();
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The writer's end that callers hold.
+pub(crate) struct Writer {
+    queue: Mutex<Option<SyncSender<Box<dyn Job>>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub(crate) fn start(
+        database: Arc<Database>,
+        files: Arc<Files>,
+        health: Arc<Health>,
+        hook: Option<CommitHook>,
+    ) -> Result<Self, StoreError> {
+        let (sender, queue) = sync_channel(QUEUE_MAX);
+        let thread = Loop { database, files, health, hook };
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || thread.run(&queue))
+            .map_err(|error| StoreError::io("starting the writer", error))?;
+        Ok(Writer { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+    }
+
+    fn sender(&self) -> Result<SyncSender<Box<dyn Job>>, StoreError> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(StoreError::Closed)
+    }
+
+    /// Queues a job; waits while the queue is full.
+    pub(crate) fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
+        self.sender()?.send(job).map_err(|_| StoreError::Closed)
+    }
+
+    /// Queues a job unless the queue is full.
+    pub(crate) fn try_send(&self, job: Box<dyn Job>) -> Result<(), TrySend> {
+        match self.sender().map_err(|_| TrySend::Closed)?.try_send(job) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_)) => Err(TrySend::Full),
+            Err(TrySendError::Disconnected(_)) => Err(TrySend::Closed),
+        }
+    }
+
+    /// Lets the thread finish what is queued and end, and waits for it.
+    pub(crate) fn stop(&self) {
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the writer was already told to its callers as a closed store.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Why an operation was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrySend {
+    /// The queue is full: try again later, or wait with [`crate::Store::submit`].
+    #[error("{QUEUE_MAX} operations are waiting")]
+    Full,
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// A queued operation with its answer, without its types.
+pub(crate) trait Job: Send {
+    /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
+    fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError>;
+    /// Answers: after the commit, or with the failure that undid the batch.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+}
+
+/// Whether a job changed anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrote {
+    /// It did.
+    Something,
+    /// It was refused.
+    Nothing,
+}
+
+/// The one implementation of [`Job`].
+pub(crate) struct Queued<O: Step, R> {
+    pub(crate) operation: Option<O>,
+    pub(crate) outcome: Option<Result<O::Output, O::Error>>,
+    pub(crate) reply: R,
+    /// Files stay while the operation is in flight.
+    pub(crate) _files: Vec<InFlight>,
+}
+
+impl<O, R> Job for Queued<O, R>
+where
+    O: Step,
+    R: FnOnce(Result<O::Output, O::Error>) + Send,
+{
+    fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError> {
+        let Some(operation) = self.operation.take() else { return Ok(Wrote::Nothing) };
+        match operation.check(&View { txn }) {
+            Err(refusal) => {
+                self.outcome = Some(Err(refusal));
+                Ok(Wrote::Nothing)
+            }
+            Ok(plan) => {
+                self.outcome = Some(Ok(operation.write(plan, &Changes { txn })?));
+                Ok(Wrote::Something)
+            }
+        }
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        let outcome = match committed {
+            Ok(()) => self.outcome.unwrap_or_else(|| Err(StoreError::Closed.into())),
+            Err(error) => Err(error.into()),
+        };
+        (self.reply)(outcome);
+    }
+}
+
+/// What a commit leaves to do.
+#[derive(Default)]
+struct Committed {
+    newest_event: Option<u64>,
+    condemned: Vec<[u8; 32]>,
+}
+
+struct Loop {
+    database: Arc<Database>,
+    files: Arc<Files>,
+    health: Arc<Health>,
+    hook: Option<CommitHook>,
+}
+
+impl Loop {
+    fn run(self, queue: &Receiver<Box<dyn Job>>) {
+        while let Ok(first) = queue.recv() {
+            let mut batch = vec![first];
+            while batch.len() < BATCH_MAX
+                && let Ok(next) = queue.try_recv()
+            {
+                batch.push(next);
+            }
+            self.batch(batch);
+        }
+    }
+
+    fn batch(&self, mut batch: Vec<Box<dyn Job>>) {
+        let done = self.health.check().and_then(|()| self.commit(&mut batch));
+        let done = done.unwrap_or_else(|error| {
+            self.health.fail(&error);
+            Committed::default()
+        });
+        for job in batch {
+            job.answer(self.health.check());
+        }
+        if let (Some(newest), Some(hook)) = (done.newest_event, &self.hook) {
+            hook(newest);
+        }
+        if let Err(error) = self.unlink(&done.condemned) {
+            self.health.fail(&error);
+        }
+    }
+
+    /// Executes a batch in one transaction.
+    fn commit(&self, batch: &mut [Box<dyn Job>]) -> Result<Committed, StoreError> {
+        let mut txn = self.database.begin_write()?;
+        txn.set_quick_repair(true);
+        let mut wrote = Wrote::Nothing;
+        for job in batch {
+            if job.execute(&txn)? == Wrote::Something {
+                wrote = Wrote::Something;
+            }
+        }
+        if wrote == Wrote::Nothing {
+            txn.abort()?;
+            return Ok(Committed::default());
+        }
+        let newest = counter(&txn, meta::NEXT_EVENT)?.saturating_sub(1);
+        let condemned = crate::payloads::condemned(&txn)?;
+        txn.commit()?;
+        Ok(Committed { newest_event: Some(newest), condemned })
+    }
+
+    /// Unlinks files whose rows are gone. Their names stay listed until then, so a crash in between loses none.
+    fn unlink(&self, condemned: &[[u8; 32]]) -> Result<(), StoreError> {
+        if condemned.is_empty() {
+            return Ok(());
+        }
+        let mut gone = Vec::new();
+        for digest in condemned {
+            if self.files.unlink(digest)? {
+                gone.push(digest);
+            }
+        }
+        let mut txn = self.database.begin_write()?;
+        txn.set_quick_repair(true);
+        {
+            let mut table = txn.open_table(tables::CONDEMNED)?;
+            for digest in gone {
+                table.remove(digest)?;
+            }
+        }
+        Ok(txn.commit()?)
+    }
+}
