@@ -1,1 +1,1 @@
-//! Placeholder.
+//! What more than one test binary needs. The suite itself is `suite/main.rs`.

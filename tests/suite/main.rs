@@ -1,1 +1,4 @@
-fn main() {}
+//! One integration binary: it links once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod vectors;

@@ -428,8 +428,9 @@ pub(crate) fn keys(
             Some("redaction") => (&["kind", "entries"], &[]),
             Some("class") => (&["kind", "class"], &[]),
             Some("close") => (&["kind"], &["reason"]),
-            // An unknown kind is told when its field is read.
-            _ => (&["kind"], &[]),
+            Some("resume" | "delete") => (&["kind"], &[]),
+            // An unknown kind is told when its field is read, whatever stands beside it.
+            _ => (&["kind"], &["payload", "from", "to", "entries", "class", "reason"]),
         },
         "SessionHandoff" => (&[], &["holder", "grant", "tombstones", "reason"]),
         "SessionSeal" => (&["count", "participants", "firstTs", "lastTs"], &[]),

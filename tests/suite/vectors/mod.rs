@@ -1,0 +1,151 @@
+//! Test vectors: every file under `tests/vectors`, and what this implementation makes of it.
+//!
+//! A group is one module with `check`; [`groups`] below names its files. Three things fail the run: a wrong outcome, a file that
+//! its group did not open, and a file on disk that no group names. To add vectors, put the files under `tests/vectors`
+//! with a line in `SOURCES.md`, write a module, and add a line to [`groups`].
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+mod dag_cbor;
+mod ed25519;
+mod http_bodies;
+mod seed;
+mod session_blobs;
+pub(crate) mod session_negative;
+
+macro_rules! groups {
+    ($($name:ident => [$($file:literal),+ $(,)?];)+) => {
+        const GROUPS: &[(&str, &[&str])] = &[$((stringify!($name), &[$($file),+])),+];
+
+        mod run {
+            $(
+                #[test]
+                fn $name() {
+                    let files = super::Files::of(&[$($file),+]);
+                    super::$name::check(&files);
+                    files.assert_all_opened();
+                }
+            )+
+        }
+    };
+}
+
+groups! {
+    dag_cbor => [
+        "dag-cbor/codec-fixtures-positive.json",
+        "dag-cbor/negative-constructed.json",
+        "dag-cbor/negative-duplicate-keys.json",
+    ];
+    ed25519 => [
+        "ed25519/cctv-ed25519vectors.json",
+        "ed25519/expected-verdicts.json",
+        "ed25519/noncanonical-keys.json",
+        "ed25519/speccheck-cases.json",
+        "ed25519/wycheproof-ed25519_test.json",
+    ];
+    http_bodies => ["session/frames.json"];
+    seed => ["seed/negative.json", "seed/positive.json"];
+    session_blobs => ["session/blobs.json"];
+    session_negative => ["session/negative.json"];
+}
+
+/// The files of one group. Opening another file, and not opening one of these, fails the group.
+pub(crate) struct Files {
+    named: BTreeSet<&'static str>,
+    opened: RefCell<BTreeSet<&'static str>>,
+}
+
+impl Files {
+    fn of(named: &[&'static str]) -> Self {
+        Files { named: named.iter().copied().collect(), opened: RefCell::default() }
+    }
+
+    /// The bytes of a file of the group.
+    pub(crate) fn bytes(&self, name: &'static str) -> Vec<u8> {
+        assert!(self.named.contains(name), "{name} is not among the group's files");
+        self.opened.borrow_mut().insert(name);
+        std::fs::read(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A JSON file of the group.
+    pub(crate) fn json(&self, name: &'static str) -> Json {
+        serde_json::from_slice(&self.bytes(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    fn assert_all_opened(&self) {
+        let opened = self.opened.borrow();
+        let missed: Vec<_> = self.named.difference(&opened).collect();
+        assert!(missed.is_empty(), "not opened: {missed:?}");
+    }
+}
+
+/// Named from the workspace, so that any member can run a group.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors")
+}
+
+#[test]
+fn every_file_belongs_to_a_group() {
+    let named: BTreeSet<String> =
+        GROUPS.iter().flat_map(|(_, files)| files.iter()).map(|file| (*file).to_owned()).collect();
+    let mut on_disk = BTreeSet::new();
+    gather(&root(), &mut on_disk);
+    assert_eq!(on_disk, named);
+}
+
+/// All files below a directory but the notes on them, relative to `tests/vectors`.
+fn gather(directory: &Path, files: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            gather(&path, files);
+        } else if path.extension().is_none_or(|extension| extension != "md") {
+            let relative = path.strip_prefix(root()).unwrap();
+            files.insert(relative.components().map(|part| part.as_os_str().to_str().unwrap()).collect::<Vec<_>>().join("/"));
+        }
+    }
+}
+
+/// The text at `key`.
+pub(crate) fn text<'a>(record: &'a Json, key: &str) -> &'a str {
+    record[key].as_str().unwrap_or_else(|| panic!("no text `{key}` in {record}"))
+}
+
+/// The bytes that the text at `key` is the hex of.
+pub(crate) fn hex(record: &Json, key: &str) -> Vec<u8> {
+    data_encoding::HEXLOWER.decode(text(record, key).as_bytes()).unwrap()
+}
+
+/// The bytes at `key`, of a known length.
+pub(crate) fn hex_array<const N: usize>(record: &Json, key: &str) -> [u8; N] {
+    hex(record, key).try_into().unwrap_or_else(|bytes: Vec<u8>| panic!("`{key}` has {} bytes", bytes.len()))
+}
+
+/// The records of an array, of which there are exactly `count`.
+pub(crate) fn records(list: &Json, count: usize) -> &[Json] {
+    let records = list.as_array().unwrap();
+    assert_eq!(records.len(), count, "records");
+    records
+}
+
+/// Collects what went wrong, so that one run shows all of it.
+#[derive(Default)]
+pub(crate) struct Faults(Vec<String>);
+
+impl Faults {
+    /// Notes a fault unless both are equal.
+    pub(crate) fn equal<T: PartialEq + std::fmt::Debug>(&mut self, name: &str, got: T, expected: T) {
+        if got != expected {
+            self.0.push(format!("{name}: expected {expected:?}, got {got:?}"));
+        }
+    }
+
+    /// Fails when there was one.
+    pub(crate) fn assert_none(self) {
+        assert!(self.0.is_empty(), "{} faults:\n{}", self.0.len(), self.0.join("\n"));
+    }
+}
