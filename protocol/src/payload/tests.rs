@@ -138,3 +138,34 @@ fn import_salts_follow_the_written_rule() {
         "2342105088087f30076412530237c603c7a49c7386c3afc497eb4fc0765c7acc"
     );
 }
+
+#[test]
+fn damaged_payloads_are_refused_or_are_other_canonical_ones() {
+    let mut words = UserWords { body: vec![Block::paragraph("b1", "hello")], ..UserWords::default() };
+    words.attachments.push(Attachment {
+        cid: EntryCid::of(b"file").cid(),
+        size: 300,
+        media_type: "text/plain".to_owned(),
+        name: Some("notes.txt".to_owned()),
+    });
+    words.context = Some("context".to_owned());
+    let (bytes, _) = PayloadDraft::new(Words::UserMessage(words)).build(&user(), SALT).unwrap();
+    let (mut taken, mut refused) = (0, 0);
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << bit;
+            let named = PayloadRef { cid: EntryCid::of(&damaged), size: damaged.len() as u64 };
+            match Payload::check(&entry(user(), named), damaged.as_slice()) {
+                Err(_) => refused += 1,
+                Ok(payload) => {
+                    taken += 1;
+                    let draft = PayloadDraft { words: payload.words().clone(), ext: payload.ext().cloned() };
+                    assert_eq!(draft.build(&user(), *payload.salt()).unwrap(), (damaged, named));
+                }
+            }
+        }
+    }
+    // Salt, text and digest bits give other payloads; heads, keys and kinds do not.
+    assert!(taken > 500 && refused > 500, "{taken} taken, {refused} refused");
+}
