@@ -46,8 +46,7 @@ fn the_type_decides_the_kind() {
         audience: None,
     };
     let signed = sign(capability.clone(), &key()).unwrap();
-    match SignedAny::check(signed.bytes().clone(), &mut VerifyingKeys::default()).unwrap() {
-        SignedAny::Control(control) => assert_eq!(control.value(), &Control::Capability(capability)),
-        other => panic!("{other:?}"),
-    }
+    let blob = SignedAny::check(signed.bytes().clone(), &mut VerifyingKeys::default()).unwrap();
+    let SignedAny::Control(control) = blob else { panic!("{blob:?}") };
+    assert_eq!(control.value(), &Control::Capability(capability));
 }

@@ -195,9 +195,8 @@ fn check_comment(map: &Map<'static>) -> Result<Option<Context>, Reject> {
     let root = fields.maybe("threadRoot", schema::block)?;
     let parent = fields.maybe("replyParent", schema::block)?;
     fields.maybe("visibility", schema::word(&[("Private", ())]))?;
-    fields.need("body", |value| match value {
-        Value::List(_) => Ok(()),
-        _ => Err(Reject::new(Code::SchemaType, "expected an array")),
+    fields.need("body", |value| {
+        value.as_list().map(|_| ()).ok_or_else(|| Reject::new(Code::SchemaType, "expected an array"))
     })?;
     if parent.is_some() && root.is_none() {
         return Err(Reject::new(Code::SchemaMissing, "a reply needs `threadRoot`"));
