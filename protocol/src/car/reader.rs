@@ -57,7 +57,7 @@ impl CarReader {
     /// In a `Some`: `E_CAR_HEADER` for a header that is not that of a CAR v1, `E_CAR_VARINT` for a section length that
     /// is zero, not minimal or too large, an `E_CID…` code for a CID of a form not taken, `E_CID_MISMATCH` for bytes that
     /// hash to something else.
-    #[allow(clippy::should_implement_trait)] // an iterator that ends is done; this one may go on
+    #[expect(clippy::should_implement_trait, reason = "an iterator that ends is done; this one may go on")]
     pub fn next(&mut self) -> Option<Result<CarEvent, Reject>> {
         let event = match &self.state {
             State::Failed(reject) => return Some(Err(reject.clone())),

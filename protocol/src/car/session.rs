@@ -20,7 +20,7 @@ use crate::code::{Code, Reject};
 use crate::codec::{self, Value};
 use crate::control::Control;
 use crate::entry::{Body, Entry, PayloadRef};
-use crate::id::{Cid, Codec, EntryCid, HashKind, Seq};
+use crate::id::{Cid, Codec, EntryCid, Seq};
 use crate::{limits, unixfs};
 
 /// Blocks beside entries that are remembered to find one that stands twice. Of more, later ones are not remembered: a
@@ -188,7 +188,7 @@ impl SessionReader {
     /// In a `Some`: as [`CarReader::next`]; `E_CAR_ROOT` unless there is one root, an entry's CID, and nothing after it;
     /// `E_CAR_ORDER` for a block in the wrong place or that nothing names; `E_CAR_DUP` for one that stood before; what an
     /// entry or control blob is refused for when it is read.
-    #[allow(clippy::should_implement_trait)] // an iterator that ends is done; this one may go on
+    #[expect(clippy::should_implement_trait, reason = "an iterator that ends is done; this one may go on")]
     pub fn next(&mut self) -> Option<Result<SessionItem, Reject>> {
         if let Some(reject) = &self.failed {
             return Some(Err(reject.clone()));
@@ -232,13 +232,17 @@ impl SessionReader {
             self.remember(cid);
             return Ok(item);
         }
-        if cid.codec() != Codec::DagCbor || cid.hash_kind() != HashKind::Sha256 {
-            return Err(order(format!("{} is named by nothing before it", cid.short())));
-        }
-        match type_word(&block)?.as_deref() {
+        match Self::session_type(&block)?.as_deref() {
             Some("Capability" | "CapabilityTombstone" | "Ref") => self.control(block),
-            _ => self.entry(block),
+            Some(word) if word.starts_with("Session") => self.entry(block),
+            _ => Err(order(format!("{} is named by nothing before it", cid.short()))),
         }
+    }
+
+    /// The block's `type`, if it can be a session's own blob by its CID.
+    fn session_type(block: &Block) -> Result<Option<String>, Reject> {
+        let is_entry_cid = EntryCid::try_from(block.cid()).is_ok();
+        if is_entry_cid { type_word(block) } else { Ok(None) }
     }
 
     fn remember(&mut self, cid: Cid) {
@@ -248,13 +252,10 @@ impl SessionReader {
     }
 
     fn genesis(&mut self, block: Block) -> Result<SessionItem, Reject> {
-        if block.cid().codec() != Codec::DagCbor || block.cid().hash_kind() != HashKind::Sha256 {
+        if Self::session_type(&block)?.as_deref() != Some("SessionGenesis") {
             return Err(order("expected the genesis first".to_owned()));
         }
         let entry = Decoded::<Entry>::decode(block.bytes().clone())?;
-        if entry.value().place.is_some() {
-            return Err(order("expected the genesis first, got a later entry".to_owned()));
-        }
         self.genesis = Some(entry.cid());
         self.root_seen = self.root == Some(entry.cid());
         self.stage = Stage::Control { kind: ControlKind::Capability, last: None };

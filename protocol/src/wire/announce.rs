@@ -298,3 +298,7 @@ fn check_grant(capability: &Capability, signer: Principal, session: SessionId) -
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+#[path = "announce_tests.rs"]
+mod tests;

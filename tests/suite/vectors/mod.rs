@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+mod car;
 mod dag_cbor;
 mod ed25519;
 mod http_bodies;
 mod seed;
 mod session_blobs;
 pub(crate) mod session_negative;
+mod wire;
 
 macro_rules! groups {
     ($($name:ident => [$($file:literal),+ $(,)?];)+) => {
@@ -35,6 +37,22 @@ macro_rules! groups {
 }
 
 groups! {
+    car => [
+        "car/gateway-raw-block.car",
+        "car/path_gateway_dag_dag-cbor-traversal.car",
+        "car/path_gateway_dag_plain-cbor-that-can-be-dag-cbor.car",
+        "car/path_gateway_dag_plain-cbor.car",
+        "car/path_gateway_tar_inside-root.car",
+        "car/path_gateway_tar_outside-root.car",
+        "car/path_gateway_unixfs_symlink.car",
+        "car/trustless_gateway_car_dir-with-dag-cbor-with-links.car",
+        "car/trustless_gateway_car_file-3k-and-3-blocks-missing-block.car",
+        "car/trustless_gateway_car_subdir-with-two-single-block-files.car",
+        "seed/unixfs.json",
+        "session/chain.json",
+        "session/session.car",
+        "session/session.car.json",
+    ];
     dag_cbor => [
         "dag-cbor/codec-fixtures-positive.json",
         "dag-cbor/negative-constructed.json",
@@ -51,6 +69,7 @@ groups! {
     seed => ["seed/negative.json", "seed/positive.json"];
     session_blobs => ["session/blobs.json"];
     session_negative => ["session/negative.json"];
+    wire => ["session/frames.json", "session/negative.json"];
 }
 
 /// The files of one group. Opening another file, and not opening one of these, fails the group.
