@@ -7,7 +7,14 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::invocation::Invocation;
-use crate::node::{Node, ServeOptions};
+use crate::node::Node;
+
+/// Loopback only, ports chosen by the system, no multicast.
+const CONFIG: &str = "[node]\n\
+    listen = [\"/ip4/127.0.0.1/udp/0/quic-v1\", \"/ip4/127.0.0.1/tcp/0\"]\n\
+    mdns = false\n\n\
+    [api]\n\
+    http = \"127.0.0.1:0\"\n";
 
 /// One experiment: a binary and a directory that goes when this is dropped.
 #[derive(Debug)]
@@ -78,6 +85,18 @@ impl Home {
         self.path.join(relative)
     }
 
+    /// Writes a configuration under which nothing leaves this machine: loopback, ports chosen by the system, nobody
+    /// looked for. `init` keeps it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn configure(&self) -> Result<()> {
+        fs::create_dir_all(&self.path).with_context(|| format!("making {}", self.path.display()))?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&self.path, mode).context("making it private")?;
+        fs::write(self.join("config.toml"), CONFIG).context("writing the configuration")
+    }
+
     /// A command on this home. It never asks: `--no-input` is always given.
     #[must_use]
     pub fn cli(&self, args: &[&str]) -> Invocation {
@@ -92,20 +111,20 @@ impl Home {
         self.cli(args).json()?.expect(0)
     }
 
-    /// Starts a node that listens on loopback and waits until it is ready.
+    /// Starts a node and waits until it is ready.
     ///
     /// # Errors
     /// When it ends before, with what it wrote.
     pub fn serve(&self) -> Result<Node> {
-        self.serve_with(&ServeOptions::default())
+        Node::start(self, &[])
     }
 
-    /// Starts a node with further arguments.
+    /// Starts a node with further arguments of `serve`.
     ///
     /// # Errors
     /// As [`Home::serve`].
-    pub fn serve_with(&self, options: &ServeOptions) -> Result<Node> {
-        Node::start(self, options)
+    pub fn serve_with(&self, args: &[&str]) -> Result<Node> {
+        Node::start(self, args)
     }
 
     /// The token of the TCP door.

@@ -14,28 +14,6 @@ use crate::http::{Api, Door};
 use crate::lab::Home;
 use crate::{LIMIT, hygiene};
 
-/// How a node is started.
-#[derive(Clone, Debug)]
-pub struct ServeOptions {
-    /// Arguments after `serve`.
-    pub args: Vec<String>,
-}
-
-impl Default for ServeOptions {
-    /// On loopback only, every port chosen by the system.
-    fn default() -> Self {
-        let args = [
-            "--listen",
-            "/ip4/127.0.0.1/udp/0/quic-v1",
-            "--listen",
-            "/ip4/127.0.0.1/tcp/0",
-            "--http",
-            "127.0.0.1:0",
-        ];
-        ServeOptions { args: args.map(str::to_owned).to_vec() }
-    }
-}
-
 /// A node that said it is ready. Dropping it kills it.
 #[derive(Debug)]
 pub struct Node {
@@ -47,9 +25,8 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn start(home: &Home, options: &ServeOptions) -> Result<Self> {
-        let args: Vec<&str> =
-            ["serve", "--json"].into_iter().chain(options.args.iter().map(String::as_str)).collect();
+    pub(crate) fn start(home: &Home, args: &[&str]) -> Result<Self> {
+        let args = [&["serve", "--json"], args].concat();
         let mut child = home.cli(&args).spawn()?;
         drop(child.stdin.take());
         let stdout = lines_of(child.stdout.take().context("no stdout")?);
