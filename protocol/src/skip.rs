@@ -22,6 +22,15 @@ pub fn target(seq: u64) -> u64 {
     seq - weight
 }
 
+/// The seqs on the way from entry `want` down to `base`, both included: each step takes the skip unless it passes the
+/// base, else prev. Only `want` when the base lies above it.
+pub fn path(want: u64, base: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(want), move |&seq| {
+        let skip = target(seq);
+        (seq > base).then(|| if skip >= base { skip } else { seq - 1 })
+    })
+}
+
 /// The chain's skip path from its tip: tip, skip(tip), skip of that, … genesis. Grows by one entry at a time in
 /// constant time and holds at most about 2·log2(n) items; it is both the next skip pointer and a request's locator.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::controls::Controls;
+use super::controls::{BlobHash, Controls};
 use super::refs::{AnchoredBy, Pins};
 use super::rules::{Opening, Position, SessionFacts, Standing};
 use super::tree::{Node, Tree};
@@ -62,6 +62,19 @@ pub enum Evidence {
         /// The last entry that both descend from.
         meet: Mark,
     },
+}
+
+/// Where revocation cuts a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The first entry that does not count.
+    pub from: Mark,
+    /// Who signed it.
+    pub signer: Principal,
+    /// The tombstone that revoked the capability it cites.
+    pub tombstone: BlobHash,
+    /// The deepest anchor before it.
+    pub last_anchor: Option<Mark>,
 }
 
 /// The outcome of [`crate::fork::Set::select`].
@@ -277,6 +290,22 @@ impl<'t, 'a> Facts<'t, 'a> {
         selection
     }
 
+    /// The deepest anchor of any kind at or below a node.
+    fn last_anchor(&self, from: usize) -> Option<Mark> {
+        let anchors = |at: usize| {
+            let node = &self.nodes()[at];
+            self.anchored_by[at].is_some() || (node.dead.is_none() && node.standing == Standing::Holder)
+        };
+        let mut at = from;
+        while !anchors(at) {
+            if at == 0 {
+                return None;
+            }
+            at = self.nodes()[at].parent;
+        }
+        Some(self.nodes()[at].mark())
+    }
+
     fn anchored_through(&self, head: usize) -> Option<(Mark, AnchoredBy)> {
         let mut at = head;
         loop {
@@ -289,6 +318,25 @@ impl<'t, 'a> Facts<'t, 'a> {
             at = self.nodes()[at].parent;
         }
     }
+}
+
+/// What revocation cut off: the lowest entry of a revoked key that does not count, and the deepest anchor below it.
+pub(super) fn cut(
+    tree: &Tree<'_>,
+    session: &SessionFacts,
+    controls: &Controls,
+    selection: &Selection,
+) -> Option<Cut> {
+    let facts = Facts::of(tree, &Pins::of(session, controls));
+    let nodes = tree.nodes();
+    let tail = selection.revoked_tail.iter().filter_map(|cid| tree.find(*cid));
+    let from = tail.filter(|&at| nodes[at].dead.is_some()).min_by_key(|&at| nodes[at].mark())?;
+    Some(Cut {
+        from: nodes[from].mark(),
+        signer: nodes[from].skeleton.signer,
+        tombstone: nodes[from].dead?,
+        last_anchor: facts.last_anchor(from),
+    })
 }
 
 /// Whether an entry anchors by its own signature on the owner's side. A holder's anchors too, but is no owner's anchor.

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::controls::{Controls, Inserted};
-use super::rules::{self, Linked, Position, SessionFacts, Standing};
-use super::select::{self, Selection};
+use super::controls::{BlobHash, Controls, Inserted};
+use super::rules::{self, Linked, Opening, Position, SessionFacts, Standing};
+use super::select::{self, Cut, Mark, Selection};
 use super::skeleton::Skeleton;
 use super::tree::Tree;
 use crate::block::Signed;
@@ -205,6 +205,27 @@ impl<'a> Judged<'a> {
         }
     }
 
+    /// Where revocation cuts, for a selection of the same set with a revoked tail.
+    #[must_use]
+    pub fn cut(&self, selection: &Selection) -> Option<Cut> {
+        select::cut(&self.tree, self.facts.as_ref()?, &self.set.controls, selection)
+    }
+
+    /// The tombstone of what an entry that is in cites, when it is revoked.
+    #[must_use]
+    pub fn revoked_by(&self, cid: EntryCid) -> Option<BlobHash> {
+        self.tree.nodes()[self.tree.find(cid)?].dead
+    }
+
+    /// Whether an entry that is in was signed by the holder of its epoch.
+    #[must_use]
+    pub fn is_by_holder(&self, cid: EntryCid) -> bool {
+        let nodes = self.tree.nodes();
+        self.tree
+            .find(cid)
+            .is_some_and(|at| Some(nodes[at].skeleton.signer) == nodes[nodes[at].root].position.holder)
+    }
+
     /// What the genesis fixed, when it is in.
     #[must_use]
     pub fn facts(&self) -> Option<&SessionFacts> {
@@ -215,6 +236,18 @@ impl<'a> Judged<'a> {
     #[must_use]
     pub fn position(&self, cid: EntryCid) -> Option<Position> {
         self.tree.find(cid).map(|at| self.tree.nodes()[at].position)
+    }
+
+    /// Where an entry that is in stands.
+    #[must_use]
+    pub fn mark(&self, cid: EntryCid) -> Option<Mark> {
+        self.tree.find(cid).map(|at| self.tree.nodes()[at].mark())
+    }
+
+    /// Whether an entry is in and opens an epoch.
+    #[must_use]
+    pub fn opens(&self, cid: EntryCid) -> bool {
+        self.tree.find(cid).is_some_and(|at| self.tree.nodes()[at].opening == Opening::Opens)
     }
 
     /// As what the signer of an entry that is in acted.

@@ -3,7 +3,7 @@
 use super::controls::{BlobHash, Controls};
 use crate::block::{Signed, sha256};
 use crate::entry::{Authority, Body, Class, Entry, Note, Seal};
-use crate::id::{AgentIri, EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
+use crate::id::{AgentIri, Cid, EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 
 /// The facts of one entry that decide its place, its authority and what it does to the chain: a few hundred bytes,
 /// whatever the entry holds.
@@ -122,6 +122,12 @@ impl Skeleton {
     #[must_use]
     pub fn owner(&self) -> Principal {
         self.authority.map_or(self.signer, |authority| authority.space)
+    }
+
+    /// The capability that it cites.
+    #[must_use]
+    pub fn capability(&self) -> Option<Cid> {
+        self.authority.map(|authority| authority.capability)
     }
 
     /// The tombstone by which the owner revoked what a signer other than itself cites.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::trail::{Cut, Head, Reach, Trail};
+use super::trail::{Head, Reach, Trail};
 use crate::entry::Class;
 use crate::fork::{
-    AnchoredBy, Controls, Judged, Linked, Mark, Pins, Position, SessionFacts, Skeleton, State,
+    AnchoredBy, Controls, Cut, Judged, Linked, Mark, Pins, Position, SessionFacts, Skeleton, State,
 };
 use crate::id::{AgentIri, EntryCid, Principal, SessionId};
 use crate::limits;

@@ -1,11 +1,11 @@
 //! The bytes of a [`ChainState`]: canonical CBOR that a store keeps beside the session.
 
 use super::state::ChainState;
-use super::trail::{Cut, CutTail, Head, Reach, Trail};
+use super::trail::{CutTail, Head, Reach, Trail};
 use crate::code::{Code, Reject};
 use crate::codec::{self, Map, Value, encode_map, uint};
 use crate::entry::Class;
-use crate::fork::{AnchoredBy, Ending, Mark, Position, SessionFacts};
+use crate::fork::{AnchoredBy, Cut, Ending, Mark, Position, SessionFacts};
 use crate::id::{EntryCid, Epoch, Seq, SessionId};
 use crate::limits;
 use crate::schema::{self, Fields};
@@ -20,7 +20,7 @@ const REQUIRED: &[&str] = &[
     "session", "owner", "agent", "firstTs", "ts", "epoch", "class", "ending", "hops", "signers", "head",
     "reach", "under",
 ];
-const OPTIONAL: &[&str] = &["holder", "anchored", "cut", "headBefore"];
+const OPTIONAL: &[&str] = &["holder", "anchored", "anchor", "cut", "headBefore"];
 
 impl ChainState {
     /// The state as canonical CBOR.
@@ -48,6 +48,7 @@ impl ChainState {
             .with("signers", signers)
             .with("head", head_map(&self.trail.head))
             .with_some("anchored", self.trail.anchored.map(anchor_map))
+            .with_some("anchor", self.trail.anchor.as_ref().map(mark_map))
             .with("reach", reach)
             .with_some("cut", cut.map(cut_map))
             .with_some("headBefore", before.as_ref().map(head_map))
@@ -110,6 +111,7 @@ fn read_trail(fields: &Fields<'_, '_>) -> Result<Trail, Reject> {
     Ok(Trail {
         head: fields.need("head", schema::map(read_head))?,
         anchored: fields.lax("anchored", schema::map(read_anchor))?,
+        anchor: fields.lax("anchor", schema::map(read_mark_map))?,
         reach,
         judged_under: fields.need("under", schema::fixed::<32>)?,
     })
@@ -148,7 +150,11 @@ fn head_map(head: &Head) -> Map<'static> {
 }
 
 fn cut_map(cut: &Cut) -> Map<'static> {
-    mark_map(&cut.from).with("signer", cut.signer).with("tombstone", cut.tombstone.to_vec())
+    mark_map(&cut.from)
+        .with("signer", cut.signer)
+        .with("tombstone", cut.tombstone.to_vec())
+        .with_some("anchor", cut.last_anchor.as_ref().map(mark_map))
+        .with_some("anchor", cut.last_anchor.as_ref().map(mark_map))
 }
 
 fn hop(value: &Value<'_>) -> Result<(u64, EntryCid), Reject> {
@@ -166,6 +172,10 @@ fn read_mark(fields: &Fields<'_, '_>) -> Result<Mark, Reject> {
     })
 }
 
+fn read_mark_map(map: &Map<'_>) -> Result<Mark, Reject> {
+    read_mark(&Fields::closed(map, "mark", &["seq", "epoch", "cid"], &[])?)
+}
+
 fn read_anchor(map: &Map<'_>) -> Result<(Mark, AnchoredBy), Reject> {
     let fields = Fields::closed(map, "anchor", &["seq", "epoch", "cid", "by"], &[])?;
     Ok((read_mark(&fields)?, fields.need("by", schema::word(ANCHORS))?))
@@ -181,10 +191,11 @@ fn read_head(map: &Map<'_>) -> Result<Head, Reject> {
 }
 
 fn read_cut(map: &Map<'_>) -> Result<Cut, Reject> {
-    let fields = Fields::closed(map, "cut", &["seq", "epoch", "cid", "signer", "tombstone"], &[])?;
+    let fields = Fields::closed(map, "cut", &["seq", "epoch", "cid", "signer", "tombstone"], &["anchor"])?;
     Ok(Cut {
         from: read_mark(&fields)?,
         signer: fields.need("signer", schema::principal)?,
         tombstone: fields.need("tombstone", schema::fixed::<32>)?,
+        last_anchor: fields.lax("anchor", schema::map(read_mark_map))?,
     })
 }

@@ -63,6 +63,12 @@ impl Prechecked {
         &self.signed
     }
 
+    /// Its payload's bytes, when they came along.
+    #[must_use]
+    pub fn payload(&self) -> Option<&Arc<[u8]>> {
+        self.payload.as_ref()
+    }
+
     /// Its parts.
     #[must_use]
     pub fn into_parts(self) -> (Signed<Entry>, Option<Arc<[u8]>>) {
@@ -251,6 +257,12 @@ impl<A: Ancestry> Verifier<A> {
     #[must_use]
     pub fn state(&self) -> Option<&ChainState> {
         self.chain.as_ref().map(|chain| &chain.state)
+    }
+
+    /// The control blobs that it judges under.
+    #[must_use]
+    pub fn controls(&self) -> &Controls {
+        &self.controls
     }
 
     /// How much went through.

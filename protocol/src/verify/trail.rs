@@ -5,10 +5,9 @@ use sha2::{Digest, Sha256};
 
 use super::state::Context;
 use crate::fork::{
-    AnchoredBy, BlobHash, Controls, Ending, Linked, Mark, Opening, Pins, SessionFacts, Skeleton, Standing,
-    State,
+    AnchoredBy, BlobHash, Controls, Cut, Ending, Linked, Mark, Opening, Pins, SessionFacts, Skeleton,
+    Standing, State,
 };
-use crate::id::Principal;
 
 /// What selection needs of a linear chain, kept as entries stream by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +16,8 @@ pub(super) struct Trail {
     pub(super) head: Head,
     /// The deepest entry that the owner's side signed or anchored.
     pub(super) anchored: Option<(Mark, AnchoredBy)>,
+    /// The deepest anchor of any kind.
+    pub(super) anchor: Option<Mark>,
     pub(super) reach: Reach,
     /// Tombstones and Refs that this was judged under.
     pub(super) judged_under: BlobHash,
@@ -49,17 +50,6 @@ pub(super) struct CutTail {
     pub(super) head_before: Option<Head>,
 }
 
-/// Where revocation cuts a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The first entry that does not count.
-    pub from: Mark,
-    /// Who signed it.
-    pub signer: Principal,
-    /// The tombstone that revoked the capability it cites.
-    pub tombstone: BlobHash,
-}
-
 impl Head {
     pub(super) fn state(self) -> State {
         match self.ending {
@@ -80,6 +70,7 @@ impl Trail {
         let mut trail = Trail {
             head: Head { mark, ending: Ending::Open, anchored: None },
             anchored: None,
+            anchor: None,
             reach: Reach::Whole,
             judged_under: fingerprint(session, &context.controls, &context.pins),
         };
@@ -123,9 +114,10 @@ impl Trail {
         }
         let anchors = owners.is_some() || (linked.standing == Standing::Holder && dead.is_none());
         if anchors {
+            self.anchor = Some(mark);
             self.reach = Reach::Whole;
         } else if let (Some(tombstone), Reach::Whole) = (dead, &self.reach) {
-            let cut = Cut { from: mark, signer: entry.signer(), tombstone };
+            let cut = Cut { from: mark, signer: entry.signer(), tombstone, last_anchor: self.anchor };
             self.reach = Reach::Cut(Box::new(CutTail { cut, head_before }));
         }
     }
