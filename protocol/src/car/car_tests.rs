@@ -168,3 +168,37 @@ proptest! {
         }
     }
 }
+
+/// What a session file is refused for, if it is.
+fn session_code(bytes: &[u8]) -> Result<(), Code> {
+    let mut reader = session::SessionReader::new();
+    reader.push(bytes);
+    while let Some(item) = reader.next() {
+        item.map_err(|reject| reject.code)?;
+    }
+    reader.finish().map(|_| ()).map_err(|reject| reject.code)
+}
+
+#[test]
+fn branches_at_one_seq_stand_in_one_order() {
+    let mut one = crate::testing::SessionBuilder::new("car branches");
+    let server = one.server1.clone();
+    let mut other = one.clone().branch("other");
+    one.response(&server, "one", &[]);
+    other.response(&server, "other", &[]);
+    let block = |entry: &crate::testing::Built| Block::of(Codec::DagCbor, entry.entry.bytes().clone());
+    let genesis = block(&one.entries()[0]);
+    let mut branches = [block(one.head()), block(other.head())];
+    branches.sort_by_key(Block::cid);
+    let [low, high] = branches;
+    for root in [&low, &high] {
+        let file_of = |entries: &[&Block]| {
+            let blocks: Vec<Block> = [&genesis].into_iter().chain(entries.iter().copied()).cloned().collect();
+            session_code(&file(&[root.cid()], &blocks))
+        };
+        assert_eq!(file_of(&[&low, &high]), Ok(()));
+        assert_eq!(file_of(&[&high, &low]), Err(Code::CarOrder));
+        assert_eq!(file_of(&[&low, &high, &low]), Err(Code::CarOrder));
+        assert_eq!(file_of(&[&high, &high]), Err(Code::CarDup));
+    }
+}

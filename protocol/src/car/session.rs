@@ -10,7 +10,7 @@
 //! [`crate::verify`]. A file that ends at a border of two blocks is therefore read without an error.
 //!
 //! Memory: beside one section, the CIDs of payloads, configs, files and control blobs, up to [`SEEN_MAX`] of them, to
-//! find one that stands twice. Entries need no memory: their seqs ascend.
+//! find one that stands twice. Entries need no memory: they ascend by seq, and by CID within one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -185,7 +185,7 @@ impl SessionReader {
     /// The next block and what it is; none when more bytes are needed. After an error it is the same error for ever.
     ///
     /// # Errors
-    /// In a `Some`: as [`CarReader::next`]; `E_CAR_ROOT` unless there is one root, an entry's CID, and nothing after it;
+    /// In a `Some`: as [`CarReader::next`]; `E_CAR_ROOT` unless there is one root, an entry's CID, and no later seq after it;
     /// `E_CAR_ORDER` for a block in the wrong place or that nothing names; `E_CAR_DUP` for one that stood before; what an
     /// entry or control blob is refused for when it is read.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends is done; this one may go on")]
@@ -304,7 +304,7 @@ impl SessionReader {
             Some((cid, _)) if cid == entry.cid() => {
                 return Err(Reject::new(Code::CarDup, format!("{} stands twice", cid.short())));
             }
-            Some((_, last)) => self.check_seq(last, seq)?,
+            Some(last) => self.check_order(last, (entry.cid(), seq))?,
         }
         self.root_seen |= is_root;
         self.stage = Stage::Entries;
@@ -315,12 +315,16 @@ impl SessionReader {
         Ok(SessionItem::Entry(entry))
     }
 
-    fn check_seq(&self, last: Seq, seq: Seq) -> Result<(), Reject> {
+    /// Entries of one seq are branches of a history that forked or was cut; they ascend by CID, so none stands twice.
+    fn check_order(&self, last: (EntryCid, Seq), next: (EntryCid, Seq)) -> Result<(), Reject> {
+        let ((last_cid, last), (cid, seq)) = (last, next);
         match self.shape {
-            Shape::Session if self.root_seen => {
+            Shape::Session if self.root_seen && seq > last => {
                 Err(Reject::new(Code::CarRoot, format!("entry {seq} stands after the root, entry {last}")))
             }
-            Shape::Session if seq <= last => Err(order(format!("entry {seq} stands after entry {last}"))),
+            Shape::Session if (seq, cid) <= (last, last_cid) => {
+                Err(order(format!("entry {seq} ({}) stands after entry {last}", cid.short())))
+            }
             Shape::Proof if seq >= last => {
                 Err(order(format!("entry {seq} of a proof stands after entry {last}")))
             }
