@@ -1,0 +1,139 @@
+//! What a server can do that will not give up: sign one more entry on the head that it had.
+//!
+//! The signature is real, made with the server's own node key. Only the permission is gone.
+
+use std::path::Path;
+
+use throughline_protocol::build;
+use throughline_protocol::car::session::{SessionItem, SessionReader};
+use throughline_protocol::car::{EntryBlocks, SessionWriter};
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::content::Content;
+use throughline_protocol::control::Control;
+use throughline_protocol::entry::{Authority, Body, Entry, Model, ModelResponse, PayloadRef, Place, Usage};
+use throughline_protocol::id::{EntryCid, Seq};
+use throughline_protocol::payload::{PayloadDraft, ResponseWords, Words};
+use throughline_protocol::sign::SigningKey;
+use throughline_protocol::skip::SkipPath;
+
+use crate::api::error::{Answer, Problem};
+use crate::dirs::{Dirs, Environment};
+use crate::keys::NodeKeys;
+
+/// A forged entry and the file that carries it.
+pub(super) struct Forged {
+    /// A session CAR whose root is the entry.
+    pub(super) car: Vec<u8>,
+    /// The entry.
+    pub(super) cid: EntryCid,
+    /// Its position.
+    pub(super) seq: Seq,
+}
+
+/// A session as far as one signer wrote it.
+struct Prefix {
+    entries: Vec<(Entry, EntryCid, Vec<u8>, Option<Vec<u8>>)>,
+    controls: Vec<(Control, Vec<u8>)>,
+}
+
+/// Signs one more entry of the session in `car`, with the node key of `home`, on the last entry of that key.
+pub(super) fn forge_entry(home: &Path, car: &[u8]) -> Answer<Forged> {
+    let dirs = Dirs::locate(Some(home), &Environment::default());
+    let dirs = dirs.map_err(|error| Problem::new(error.code(), error.to_string()))?;
+    let keys = NodeKeys::load(&dirs).map_err(|error| Problem::new(error.code(), error.to_string()))?;
+    let key = keys.node().signing_key();
+    let prefix = Prefix::read(car, &key)?;
+    let mut salt = [0; 32];
+    getrandom::fill(&mut salt).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    Ok(prefix.forge(&key, salt)?)
+}
+
+impl Prefix {
+    /// Reads the entries up to the last one by `key`.
+    fn read(car: &[u8], key: &SigningKey) -> Result<Self, Reject> {
+        let mut reader = SessionReader::new();
+        reader.push(car);
+        let mut prefix = Prefix { entries: Vec::new(), controls: Vec::new() };
+        while let Some(item) = reader.next() {
+            match item? {
+                SessionItem::Genesis(entry) | SessionItem::Entry(entry) => {
+                    let bytes = entry.bytes().to_vec();
+                    prefix.entries.push((entry.value().clone(), entry.cid(), bytes, None));
+                }
+                SessionItem::Control(control) => {
+                    prefix.controls.push((control.value().clone(), control.bytes().to_vec()));
+                }
+                SessionItem::Payload { block, .. } => {
+                    if let Some(last) = prefix.entries.last_mut() {
+                        last.3 = Some(block.bytes().to_vec());
+                    }
+                }
+                SessionItem::Config { .. } | SessionItem::File { .. } => {}
+            }
+        }
+        reader.finish()?;
+        let last = prefix.entries.iter().rposition(|(entry, ..)| entry.signer == key.principal());
+        let last =
+            last.ok_or_else(|| Reject::new(Code::Incomplete, "the server signed nothing in this session"))?;
+        prefix.entries.truncate(last + 1);
+        Ok(prefix)
+    }
+
+    fn forge(&self, key: &SigningKey, salt: [u8; 32]) -> Result<Forged, Reject> {
+        let [(genesis, genesis_cid, ..), ..] = &self.entries[..] else {
+            return Err(Code::Incomplete.into());
+        };
+        let (head, head_cid, ..) = &self.entries[self.entries.len() - 1];
+        let mut skips = SkipPath::genesis(*genesis_cid);
+        self.entries[1..].iter().for_each(|(_, cid, ..)| skips.push(*cid));
+        let skip = skips.next_skip().1;
+        let (body, words) = last_words();
+        let (payload, named): (Vec<u8>, PayloadRef) = PayloadDraft::new(words).build(&body, salt)?;
+        let entry = Entry {
+            ts: head.ts,
+            signer: key.principal(),
+            authority: head.capability().map(|capability| Authority { space: genesis.owner(), capability }),
+            place: Some(Place {
+                genesis: *genesis_cid,
+                prev: *head_cid,
+                seq: head.seq().next(),
+                epoch: head.epoch(),
+                skip: (skip != *head_cid).then_some(skip),
+            }),
+            body,
+            payload: Some(named),
+            ext: None,
+        };
+        let signed = build::sign(entry, key)?;
+        let mut car = Vec::new();
+        let mut blocks = self.entries.iter().map(|(_, _, entry, payload)| blocks(entry, payload.as_deref()));
+        let first = blocks.next().ok_or(Code::Incomplete)?;
+        let controls = self.controls.iter().map(|(control, bytes)| (control, bytes.as_slice()));
+        let mut writer = SessionWriter::begin(&mut car, signed.cid(), &first, controls);
+        blocks.for_each(|entry| writer.entry(&mut car, &entry));
+        writer.entry(&mut car, &blocks_of(signed.bytes(), &payload));
+        Ok(Forged { car, cid: signed.cid(), seq: signed.value().seq() })
+    }
+}
+
+fn blocks<'a>(entry: &'a [u8], payload: Option<&'a [u8]>) -> EntryBlocks<'a> {
+    EntryBlocks { entry, payload, config: None, files: &[] }
+}
+
+fn blocks_of<'a>(entry: &'a [u8], payload: &'a [u8]) -> EntryBlocks<'a> {
+    blocks(entry, Some(payload))
+}
+
+fn last_words() -> (Body, Words) {
+    let body = Body::ModelResponse(ModelResponse {
+        model: Model { provider: "anthropic".to_owned(), id: "claude-x".to_owned(), api: None },
+        calls: Vec::new(),
+        usage: Usage::default(),
+        stop_reason: None,
+        status: None,
+        config: None,
+        duration_ms: 0,
+    });
+    let content = vec![Content::text("As the holder I say: ship it.")];
+    (body, Words::ModelResponse(ResponseWords { content, ..ResponseWords::default() }))
+}
