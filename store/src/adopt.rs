@@ -149,9 +149,7 @@ impl Step for Adopt {
         };
         append(changes, &mut row, self.segment.entries(), self.segment.after(), self.options.at)?;
         let tip = row.tip;
-        if let Some(guard_row) = guard::row_of(&self.segment, self.options.guard) {
-            changes.put(tables::GUARD, row.number, guard_row.to_bytes().as_slice())?;
-        }
+        guard::put(changes, &self.segment, self.options.guard)?;
         finish(changes, row, self.options)?;
         Ok(Adopted::Now { tip, event: events::newest(changes.txn)? })
     }
@@ -456,10 +454,8 @@ impl Step for ReplaceTail {
         let cut = Change::Cut { session: self.session, keep_through: self.keep_through.seq, entries };
         events::write(changes, self.options.at, &cut)?;
         append(changes, &mut row, self.tail.entries(), self.tail.after(), self.options.at)?;
-        if let NewTail::Segment(segment) = &self.tail
-            && let Some(guard_row) = guard::row_of(segment, self.options.guard)
-        {
-            changes.put(tables::GUARD, row.number, guard_row.to_bytes().as_slice())?;
+        if let NewTail::Segment(segment) = &self.tail {
+            guard::put(changes, segment, self.options.guard)?;
         }
         let tip = row.tip;
         finish(changes, row, self.options)?;

@@ -64,6 +64,11 @@ pub enum Change {
         /// The session.
         session: SessionId,
     },
+    /// The session is not held any more.
+    Forgotten {
+        /// The session.
+        session: SessionId,
+    },
     /// A capability, tombstone or Ref was stored.
     Control {
         /// The owner it names.
@@ -128,6 +133,7 @@ impl Change {
                 session("verdict", id).with("from", from.as_str()).with("to", to.as_str())
             }
             Change::State { session: id } => session("state", id),
+            Change::Forgotten { session: id } => session("forgotten", id),
             Change::Control { owner, hash } => {
                 of("control").with("owner", *owner).with("hash", bytes_value(hash))
             }
@@ -162,6 +168,7 @@ impl Change {
                 to: fields.text("to")?.to_owned(),
             },
             "state" => Change::State { session: session()? },
+            "forgotten" => Change::Forgotten { session: session()? },
             "control" => Change::Control { owner: fields.principal("owner")?, hash: fields.fixed("hash")? },
             "pin" => Change::Pin { session: session()? },
             "block" => Change::Block { digest: fields.fixed("hash")? },

@@ -1,7 +1,7 @@
 //! Content-addressed files under `payloads/`: payloads above 16 KiB and the blocks of files.
 //!
 //! The order that makes a file durable before anything names it: write a temporary file, fsync it, rename it, fsync the
-//! directories, and only then commit the row. A file without a row is garbage that the next sweep may not see; a row
+//! directories, and only then commit the row. A file without a row is garbage ([`crate::Store::remove_orphans`]); a row
 //! without its file cannot come from a crash. A file is unlinked only by the writer thread, after the commit that removed its
 //! row, and never while an operation in flight relies on it ([`InFlight`]).
 
@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use redb::{Database, ReadableDatabase};
 use sha2::{Digest, Sha256};
 use throughline_protocol::id::{Cid, Codec, HashKind};
 
 use crate::error::StoreError;
+use crate::health::Health;
 
 /// Payloads up to this size lie in a table; larger ones are files. In bytes.
 pub const INLINE_BYTES_MAX: usize = 16_384;
@@ -28,6 +30,7 @@ pub struct Files {
     staging: PathBuf,
     next_temp: AtomicU64,
     in_flight: Mutex<BTreeMap<[u8; 32], u64>>,
+    health: Arc<Health>,
 }
 
 /// Digests that an operation in flight relies on: their files are not unlinked before it is dropped.
@@ -35,6 +38,13 @@ pub struct Files {
 pub struct InFlight {
     files: Arc<Files>,
     digest: [u8; 32],
+}
+
+impl InFlight {
+    /// Of which file.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
 }
 
 impl Drop for InFlight {
@@ -64,7 +74,24 @@ impl Files {
                 fs::remove_file(&path).map_err(|error| StoreError::io("removing a temporary file", error))?;
             }
         }
-        Ok(Arc::new(Files { root, staging, next_temp: AtomicU64::new(0), in_flight: Mutex::default() }))
+        let health = Arc::default();
+        Ok(Arc::new(Files {
+            root,
+            staging,
+            next_temp: AtomicU64::new(0),
+            in_flight: Mutex::default(),
+            health,
+        }))
+    }
+
+    /// Whether the store that these files belong to takes writes.
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// An fsync that failed ends writing; see [`Health`].
+    fn synced<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        result.inspect_err(|error| self.health.fail(error))
     }
 
     fn in_flight(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], u64>> {
@@ -146,12 +173,61 @@ impl Files {
         if held.contains_key(digest) {
             return Ok(false);
         }
-        match fs::remove_file(self.path(digest)) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(error) => Err(StoreError::io("removing a payload file", error)),
-        }
+        remove(&self.path(digest)).map(|_| true)
     }
+
+    /// Unlinks a file that no row names and no operation in flight relies on; returns whether it did. An operation gives its
+    /// file up after its commit, so a snapshot taken while none holds it sees the row.
+    pub(crate) fn unlink_orphan(&self, digest: &[u8; 32], database: &Database) -> Result<bool, StoreError> {
+        let held = self.in_flight();
+        if held.contains_key(digest) || crate::payloads::row(&database.begin_read()?, digest)?.is_some() {
+            return Ok(false);
+        }
+        remove(&self.path(digest))
+    }
+
+    /// Digests of all files that lie under `payloads/`; names of another form are passed over.
+    pub(crate) fn list(&self) -> Result<Vec<[u8; 32]>, StoreError> {
+        let mut found = Vec::new();
+        for first in names(&self.root)? {
+            for second in names(&self.root.join(&first))? {
+                for rest in names(&self.root.join(&first).join(&second))? {
+                    found.extend(parse_digest(&format!("{first}{second}{rest}")));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Removes a file; returns whether it was there.
+fn remove(path: &Path) -> Result<bool, StoreError> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(StoreError::io("removing a payload file", error)),
+    }
+}
+
+fn names(dir: &Path) -> Result<Vec<String>, StoreError> {
+    let io = |error| StoreError::io("listing payloads/", error);
+    let listed = match fs::read_dir(dir) {
+        Ok(listed) => listed,
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(Vec::new()),
+        Err(error) => return Err(io(error)),
+    };
+    listed.map(|entry| Ok(entry.map_err(io)?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+fn parse_digest(hex: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if hex.len() != 64 || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        return None;
+    }
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(digest)
 }
 
 /// A temporary file that is removed unless it was renamed into place.
@@ -224,23 +300,22 @@ impl FileWriter {
     /// # Errors
     /// `E_STORE_IO` when the disk refuses; nothing is left then.
     pub fn finish(mut self) -> Result<StoredFile, StoreError> {
-        let io = |what: &'static str| move |error| StoreError::io(what, error);
+        let files = Arc::clone(&self.files);
         let digest: [u8; 32] = self.hasher.finalize().into();
-        let in_flight = self.files.hold(digest);
-        self.file.sync_all().map_err(io("fsync of a payload file"))?;
-        let path = self.files.path(&digest);
-        let leaf = path.parent().unwrap_or(&self.files.root);
-        let middle = leaf.parent().unwrap_or(&self.files.root);
+        let in_flight = files.hold(digest);
+        files.synced(sync_file(&self.file))?;
+        let path = files.path(&digest);
+        let leaf = path.parent().unwrap_or(&files.root);
+        let middle = leaf.parent().unwrap_or(&files.root);
         let is_new_dir = !leaf.exists();
         make_dir(leaf)?;
         if let Some(temp) = &self.temp.0 {
-            fs::rename(temp, &path).map_err(io("renaming a payload file"))?;
+            fs::rename(temp, &path).map_err(|error| StoreError::io("renaming a payload file", error))?;
         }
         self.temp.0 = None;
-        sync_dir(leaf)?;
-        if is_new_dir {
-            sync_dir(middle)?;
-            sync_dir(&self.files.root)?;
+        let dirs = if is_new_dir { &[leaf, middle, &files.root][..] } else { &[leaf][..] };
+        for dir in dirs {
+            files.synced(sync_dir(dir))?;
         }
         Ok(StoredFile { digest, size: self.size, in_flight })
     }
@@ -296,9 +371,37 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
         .map_err(|error| StoreError::io(format!("making {}", path.display()), error))
 }
 
+/// Makes the bytes of a file durable.
+fn sync_file(file: &File) -> Result<(), StoreError> {
+    #[cfg(test)]
+    faults::check()?;
+    file.sync_all().map_err(|error| StoreError::io("fsync of a payload file", error))
+}
+
 /// Makes the names in a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(|error| StoreError::io(format!("fsync of {}", path.display()), error))
+}
+
+/// Lets a test fail the next fsync of a payload file in its thread.
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::cell::Cell;
+
+    use crate::error::StoreError;
+
+    thread_local! {
+        static NEXT_FAILS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(crate) fn fail_next_fsync() {
+        NEXT_FAILS.set(true);
+    }
+
+    pub(super) fn check() -> Result<(), StoreError> {
+        let failed = || StoreError::io("fsync of a payload file", std::io::Error::other("the disk failed"));
+        if NEXT_FAILS.replace(false) { Err(failed()) } else { Ok(()) }
+    }
 }

@@ -6,12 +6,10 @@
 use std::collections::BTreeSet;
 
 use redb::ReadableTable;
-use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::block::Decoded;
 use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::control::Control;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, SessionId};
-use throughline_protocol::sign::VerifyingKeys;
 
 use crate::error::StoreError;
 use crate::files::short;
@@ -92,24 +90,17 @@ pub trait ChainCheck {
     fn control(&mut self, bytes: &[u8]) -> Result<(), Reject>;
 }
 
-/// Checks that every blob decodes strictly and that its signature verifies.
-#[derive(Debug, Default)]
-pub struct SignatureCheck {
-    keys: VerifyingKeys,
-}
-
-impl ChainCheck for SignatureCheck {
-    fn entry(&mut self, _session: SessionId, bytes: &[u8]) -> Result<(), Reject> {
-        Signed::<Entry>::check(bytes, &mut self.keys).map(|_| ())
-    }
-
-    fn control(&mut self, bytes: &[u8]) -> Result<(), Reject> {
-        Signed::<Control>::check(bytes, &mut self.keys).map(|_| ())
+impl Reader {
+    /// Checks everything in the snapshot: hashes, links between entries, index, counters, files, and what `check` checks.
+    ///
+    /// # Errors
+    /// When the database cannot be read at all; damage is a [`Problem`].
+    pub fn fsck(&self, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> {
+        run(self, check)
     }
 }
 
-/// Checks a snapshot.
-pub(crate) fn run(reader: &Reader, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> {
+fn run(reader: &Reader, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> {
     let mut found = Fsck::default();
     let mut entry_bytes = 0;
     let table = reader.txn.table(tables::SESSIONS)?;
@@ -164,7 +155,7 @@ fn session(
     if chain.tip != Some(row.tip.cid) || chain.expected_seq != row.tip.seq.get() + 1 {
         found.note(id, Code::IndexCorrupt, format!("the chain does not end at seq {}", row.tip.seq));
     }
-    found.take(id, guard::row(&reader.txn, row.number));
+    found.take(id, guard::row(&reader.txn, row.session));
     sides(reader, row, found)?;
     Ok(chain.bytes)
 }
@@ -280,13 +271,17 @@ fn blocks(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
             Some(row) => bytes += row.size,
             None => continue,
         }
-        if let Some(Some(file)) = found.take(None, reader.open_file(&digest)) {
-            // Streamed: a file may be larger than memory.
-            if let Err(error) = std::io::copy(&mut { file.0 }, &mut std::io::sink()) {
-                found.note(None, Code::StoreCorrupt, format!("file {}: {error}", short(&digest)));
+        match found.take(None, reader.open_file(&digest)) {
+            None => {}
+            Some(None) => {
+                found.take(None, payloads::read(&reader.txn, &reader.files, &digest));
             }
-        } else {
-            found.take(None, payloads::read(&reader.txn, &reader.files, &digest));
+            // Streamed: a file may be larger than memory.
+            Some(Some((mut file, _))) => {
+                if let Err(error) = std::io::copy(&mut file, &mut std::io::sink()) {
+                    found.note(None, Code::StoreCorrupt, format!("file {}: {error}", short(&digest)));
+                }
+            }
         }
     }
     let counted = counter(&reader.txn, meta::BLOCK_BYTES)?;

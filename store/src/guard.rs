@@ -7,7 +7,7 @@
 //! new epoch.
 
 use throughline_protocol::fork::Mark;
-use throughline_protocol::id::{Epoch, Principal};
+use throughline_protocol::id::{Epoch, Principal, SessionId};
 use throughline_protocol::verify::{Base, VerifiedSegment};
 
 use crate::error::{GuardError, StoreError};
@@ -15,6 +15,7 @@ use crate::index;
 use crate::rows::{GuardRow, SessionRow};
 use crate::source::{Source, counter, lookup};
 use crate::tables::{self, meta};
+use crate::writer::Changes;
 
 /// What an adoption means for the sign guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,9 +30,19 @@ pub enum GuardUse {
     Activated,
 }
 
-/// The row of a session.
-pub(crate) fn row(source: &impl Source, number: u64) -> Result<Option<GuardRow>, StoreError> {
-    lookup(source, tables::GUARD, number, GuardRow::from_bytes)?.transpose()
+/// The row of a session, held or forgotten.
+pub(crate) fn row(source: &impl Source, session: SessionId) -> Result<Option<GuardRow>, StoreError> {
+    lookup(source, tables::GUARD, session.genesis().digest(), GuardRow::from_bytes)?.transpose()
+}
+
+/// Writes the row that an adopted segment leaves, if it leaves one.
+pub(crate) fn put(
+    changes: &Changes<'_>,
+    segment: &VerifiedSegment,
+    usage: GuardUse,
+) -> Result<(), StoreError> {
+    let Some(row) = row_of(segment, usage) else { return Ok(()) };
+    changes.put(tables::GUARD, segment.session().genesis().digest(), row.to_bytes().as_slice())
 }
 
 /// Whether the next signature as holder, of `epoch` on `prev`, may be made in a session that is held.
@@ -41,7 +52,7 @@ pub(crate) fn check(
     epoch: Epoch,
     prev: Mark,
 ) -> Result<Result<(), GuardError>, StoreError> {
-    let Some(row) = row(source, session.number)? else { return Ok(Err(GuardError::NoRow)) };
+    let Some(row) = row(source, session.session)? else { return Ok(Err(GuardError::NoRow)) };
     if epoch < row.epoch {
         return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: epoch }));
     }
@@ -63,7 +74,7 @@ pub(crate) fn check_segment(
     match usage {
         GuardUse::Untouched => Ok(Ok(())),
         GuardUse::Signed(key) => check_signed(source, session, segment, key),
-        GuardUse::Activated => check_activated(source, session, segment),
+        GuardUse::Activated => check_activated(source, segment),
     }
 }
 
@@ -78,22 +89,30 @@ fn check_signed(
     if entries.iter().any(|entry| entry.signed().value().signer != key) {
         return Ok(Err(GuardError::NotOurs));
     }
-    match (session, segment.base()) {
-        // A session that this node creates: the genesis has a fresh nonce, so no other history of it can exist.
-        (None, _) | (_, Base::Nothing) => Ok(Ok(())),
-        (Some(session), Base::On(prev)) => check(source, session, first.signed().value().epoch(), prev),
+    if let (Some(session), Base::On(prev)) = (session, segment.base()) {
+        return check(source, session, first.signed().value().epoch(), prev);
     }
+    // A session that this node creates: the genesis has a fresh nonce, so no other history of it can exist. With a row it
+    // is one that was forgotten.
+    Ok(match row(source, segment.session())? {
+        None => Ok(()),
+        Some(row) => Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }),
+    })
 }
 
 /// Taking over: by a handoff of an epoch above whatever was signed here; by a genesis only while the guard is trusted,
 /// since a restored directory may have signed in that session before.
 fn check_activated(
     source: &impl Source,
-    session: Option<&SessionRow>,
     segment: &VerifiedSegment,
 ) -> Result<Result<(), GuardError>, StoreError> {
     let Some(last) = segment.entries().last() else { return Ok(Err(GuardError::NotOurs)) };
     let entry = last.signed().value();
+    if let Some(row) = row(source, segment.session())?
+        && row.epoch >= entry.epoch()
+    {
+        return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: entry.epoch() }));
+    }
     if entry.place.is_none() {
         let trusted = counter(source, meta::GUARD_TRUSTED)? == 1;
         return Ok(if trusted { Ok(()) } else { Err(GuardError::NoRow) });
@@ -102,20 +121,12 @@ fn check_activated(
         return Ok(Err(GuardError::NotOurs));
     }
     // A handoff made before this directory was restored may be one that this node already signed after.
-    if entry.ts.get() < counter(source, meta::GUARD_RESET_MS)? {
-        return Ok(Err(GuardError::NoRow));
-    }
-    let Some(session) = session else { return Ok(Ok(())) };
-    match row(source, session.number)? {
-        Some(row) if row.epoch >= entry.epoch() => {
-            Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: entry.epoch() }))
-        }
-        Some(_) | None => Ok(Ok(())),
-    }
+    let is_stale = entry.ts.get() < counter(source, meta::GUARD_RESET_MS)?;
+    Ok(if is_stale { Err(GuardError::NoRow) } else { Ok(()) })
 }
 
 /// The row that an adopted segment leaves, if it leaves one.
-pub(crate) fn row_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardRow> {
+fn row_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardRow> {
     if usage == GuardUse::Untouched {
         return None;
     }

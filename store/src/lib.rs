@@ -20,12 +20,16 @@
 //! ```
 
 mod adopt;
+mod ancestry;
 mod control;
 mod error;
 mod events;
 mod files;
+mod forget;
 mod fsck;
+mod fsck_check;
 mod guard;
+mod health;
 mod idempotency;
 mod index;
 mod jobs;
@@ -34,6 +38,8 @@ mod open;
 mod payloads;
 mod pins;
 mod read;
+mod read_blocks;
+mod read_entries;
 mod rows;
 mod sessions;
 mod side;
@@ -50,20 +56,25 @@ use std::sync::mpsc::sync_channel;
 use redb::{Database, ReadableDatabase};
 
 pub use adopt::{Adopt, AdoptOptions, Adopted, NewTail, ReplaceTail, StagingUse};
+pub use ancestry::OnChain;
 pub use control::{OwnerDigest, PutControls};
 pub use error::{AdoptError, GuardError, OpenError, StoreError};
 pub use events::{Change, Event, EventPage, PutNote};
 pub use files::{FileReader, FileWriter, INLINE_BYTES_MAX, StoredFile};
-pub use fsck::{ChainCheck, Fsck, Problem, SignatureCheck};
+pub use forget::Forget;
+pub use fsck::{ChainCheck, Fsck, Problem};
+pub use fsck_check::VerifyCheck;
 pub use guard::GuardUse;
 pub use idempotency::{Idempotency, PutAnswer, Scope, Used};
 pub use index::Lane;
 pub use jobs::{Expect, NamedRow, PutFact, PutJob};
 pub use migrate::FORMAT;
 pub use open::{KeyOrigin, OpenOptions};
-pub use payloads::{DropPayloads, LinkBlocks, PayloadState, PutBlock, Stored, Which};
+pub use payloads::{DropPayloads, Later, LinkBlocks, PayloadState, PutBlock, Stored, Which};
 pub use pins::SetPin;
-pub use read::{Entries, Found, Reader, Stats, StoredEntry};
+pub use read::{Reader, Stats};
+pub use read_blocks::Found;
+pub use read_entries::{Entries, StoredEntry};
 pub use rows::{GuardRow, Pin, PinDepth, SessionRow, SessionState, SideStatus, Summary};
 pub use sessions::{RaiseFence, SetSelection, SetState};
 pub use side::{PutSide, SideEntry};
@@ -73,8 +84,9 @@ pub use throughline_protocol::fork::Mark;
 pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 
 use files::Files;
+use health::Health;
 use open::Lock;
-use writer::{Health, Queued, Writer};
+use writer::{Queued, Writer};
 
 /// An open data directory. Clones share it; it closes when the last one goes.
 #[derive(Clone)]
@@ -99,8 +111,11 @@ impl Store {
     /// database is damaged, `E_STORE_IO` when the disk refuses.
     pub fn open(dir: &Path, mut options: OpenOptions) -> Result<Self, OpenError> {
         let hook = options.on_commit.take();
-        let opened = open::open(dir, &options)?;
-        let health = Arc::new(Health::default());
+        Store::start(open::open(dir, &options)?, hook)
+    }
+
+    fn start(opened: open::Opened, hook: Option<CommitHook>) -> Result<Self, OpenError> {
+        let health = Arc::clone(opened.files.health());
         let writer = Writer::start(
             Arc::clone(&opened.database),
             Arc::clone(&opened.files),
@@ -159,7 +174,7 @@ impl Store {
     ) -> Result<Box<dyn writer::Job>, O::Error> {
         self.inner.health.check()?;
         let files = operation.prepare(&self.inner.files)?;
-        Ok(Box::new(Queued { operation: Some(operation), outcome: None, reply, _files: files }))
+        Ok(Box::new(Queued { operation: Some(operation), outcome: None, reply, files }))
     }
 
     /// A snapshot of the newest commit.
@@ -177,6 +192,20 @@ impl Store {
     pub fn file_writer(&self) -> Result<FileWriter, StoreError> {
         self.inner.health.check()?;
         self.inner.files.writer()
+    }
+
+    /// Removes files that no row names: what a crash left between a file and its row. Walks all files, so it is for now and then.
+    /// Returns how many went.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn remove_orphans(&self) -> Result<u64, StoreError> {
+        self.inner.health.check()?;
+        let mut gone = 0;
+        for digest in self.inner.files.list()? {
+            gone += u64::from(self.inner.files.unlink_orphan(&digest, &self.inner.database)?);
+        }
+        Ok(gone)
     }
 
     /// Adopts a segment: [`Store::run`] of an [`Adopt`].
@@ -197,11 +226,34 @@ impl Store {
         self.inner.health.check().err().map(|error| error.to_string())
     }
 
-    /// Checks everything that is stored; see [`Fsck`].
+    /// Checks everything that is stored, signatures and the rules of the chains included; see [`Reader::fsck`].
     ///
     /// # Errors
     /// When the database cannot be read at all; damage is a [`Problem`].
-    pub fn fsck(&self, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> {
-        fsck::run(&self.reader()?, check)
+    pub fn fsck(&self) -> Result<Fsck, StoreError> {
+        let reader = self.reader()?;
+        reader.fsck(&mut VerifyCheck::new(&reader))
     }
 }
+
+#[cfg(test)]
+#[path = "adopt_tests.rs"]
+mod adopt_tests;
+#[cfg(test)]
+#[path = "fault_tests.rs"]
+mod fault_tests;
+#[cfg(test)]
+#[path = "fixture_tests.rs"]
+mod fixture;
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod guard_tests;
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod model_tests;
+#[cfg(test)]
+#[path = "open_tests.rs"]
+mod open_tests;
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod store_tests;

@@ -85,6 +85,15 @@ pub(crate) struct Opened {
 
 /// Opens a data directory; makes it when there is none.
 pub(crate) fn open(dir: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
+    open_with(dir, options, open_database)
+}
+
+/// As [`open`], with the database opened by the caller: a test opens one on a disk that fails.
+pub(crate) fn open_with(
+    dir: &Path,
+    options: &OpenOptions,
+    open_database: impl FnOnce(&Path, &OpenOptions) -> Result<Database, StoreError>,
+) -> Result<Opened, OpenError> {
     make_dir(dir)?;
     let lock = lock(dir, options)?;
     let age = check_version(dir)?;

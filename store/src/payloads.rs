@@ -74,6 +74,18 @@ pub(crate) fn links(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<(u64,
     Ok(links)
 }
 
+/// Digests and seqs of all that a session's entries link.
+pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 32], u64)>, StoreError> {
+    let table = source.table(tables::LINKS_OF_SESSION)?;
+    let rows = table.range((session, 0, &[0; 32])..=(session, u64::MAX, &[0xff; 32]))?;
+    rows.map(|row| {
+        let row = row?.0;
+        let (_, seq, digest) = row.value();
+        Ok((*digest, seq))
+    })
+    .collect()
+}
+
 fn is_linked(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
     let table = source.multimap(tables::BLOCK_REFS)?;
     let found = table.get(digest)?.next().transpose()?.is_some();
@@ -98,9 +110,10 @@ pub(crate) fn put(
     } else {
         changes.count(meta::BLOCK_BYTES, size, 0)?;
         changes.remove(tables::CONDEMNED, digest)?;
-        if let Some(bytes) = inline {
-            changes.put(tables::PAYLOADS, digest, bytes)?;
-        }
+    }
+    if let Some(bytes) = inline {
+        // Also over bytes that are there: they may be damaged, which is why they were fetched again.
+        changes.put(tables::PAYLOADS, digest, bytes)?;
     }
     let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms };
     changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
@@ -118,6 +131,22 @@ pub(crate) fn link(
     seq: Seq,
 ) -> Result<(), StoreError> {
     changes.txn.open_multimap_table(tables::BLOCK_REFS)?.insert(digest, (session, seq.get()))?;
+    changes.put(tables::LINKS_OF_SESSION, (session, seq.get(), digest), ())
+}
+
+/// Takes an entry's link away; a block that nothing links or leases then goes.
+pub(crate) fn unlink(
+    changes: &Changes<'_>,
+    digest: &[u8; 32],
+    session: u64,
+    seq: u64,
+) -> Result<(), StoreError> {
+    changes.txn.open_multimap_table(tables::BLOCK_REFS)?.remove(digest, (session, seq))?;
+    changes.remove(tables::LINKS_OF_SESSION, (session, seq, digest))?;
+    let is_leased = row(changes.txn, digest)?.is_some_and(|row| row.lease_ms != 0);
+    if !is_leased && !is_linked(changes.txn, digest)? {
+        remove(changes, digest)?;
+    }
     Ok(())
 }
 
@@ -295,15 +324,26 @@ impl Step for LinkBlocks {
     }
 }
 
-/// Drops payloads of entries of a main chain, with their salts, and refuses them from then on.
+/// Drops payloads of entries of a main chain, with their salts.
 #[derive(Clone, Debug)]
 pub struct DropPayloads {
     /// The session.
     pub session: SessionId,
     /// Which entries.
     pub which: Which,
+    /// Whether they may come back.
+    pub later: Later,
     /// When.
     pub at: UnixMillis,
+}
+
+/// Whether a payload that was dropped may be stored again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// No: it was redacted.
+    Refuse,
+    /// Yes: it was dropped to make room.
+    Accept,
 }
 
 /// Which payloads of a session to drop.
@@ -359,7 +399,9 @@ impl Step for DropPayloads {
     fn write(self, digests: Self::Plan, changes: &Changes<'_>) -> Result<usize, StoreError> {
         let mut gone = 0;
         for digest in digests.keys() {
-            changes.put(tables::REFUSED, digest, self.at.get())?;
+            if self.later == Later::Refuse {
+                changes.put(tables::REFUSED, digest, self.at.get())?;
+            }
             if remove(changes, digest)? {
                 gone += 1;
                 events::write(changes, self.at, &Change::Block { digest: *digest })?;

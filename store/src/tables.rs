@@ -37,6 +37,9 @@ pub(crate) const BLOCKS: TableDefinition<'static, Digest32, Row> = TableDefiniti
 /// Digest → (session number, seq) of the entries that link it, whether it is held or not.
 pub(crate) const BLOCK_REFS: MultimapTableDefinition<'static, Digest32, (u64, u64)> =
     MultimapTableDefinition::new("block_refs_v1");
+/// (session number, seq, digest): the same links from the other side.
+pub(crate) const LINKS_OF_SESSION: TableDefinition<'static, (u64, u64, Digest32), ()> =
+    TableDefinition::new("links_of_session_v1");
 /// (expiry in Unix milliseconds, digest): leases of blocks that nothing links yet.
 pub(crate) const LEASES: TableDefinition<'static, (u64, Digest32), ()> = TableDefinition::new("leases_v1");
 /// Digest → when: payloads that a redaction dropped, refused from then on.
@@ -59,8 +62,8 @@ pub(crate) const REFS_OF_SESSION: TableDefinition<'static, (Digest32, Digest32),
 pub(crate) const OWNERS: TableDefinition<'static, Digest32, (u64, Digest32)> =
     TableDefinition::new("owners_v1");
 
-/// Session number → [`crate::rows::GuardRow`]. A backup leaves this table out.
-pub(crate) const GUARD: TableDefinition<'static, u64, Row> = TableDefinition::new("guard_v1");
+/// Genesis digest → [`crate::rows::GuardRow`]; stays when the session is forgotten. A backup leaves this table out.
+pub(crate) const GUARD: TableDefinition<'static, Digest32, Row> = TableDefinition::new("guard_v1");
 /// (scope, key) → [`crate::rows::IdempotencyRow`].
 pub(crate) const IDEMPOTENCY: TableDefinition<'static, (Digest32, &'static str), Row> =
     TableDefinition::new("idempotency_v1");
@@ -126,7 +129,17 @@ pub(crate) fn create_all(txn: &redb::WriteTransaction) -> Result<(), redb::Table
         BLOCKS,
         LEASES
     );
-    open!(REFUSED, CONDEMNED, CONTROLS, CONTROL_ALIASES, CONTROLS_OF_OWNER, REFS_OF_SESSION, OWNERS, GUARD);
+    open!(
+        LINKS_OF_SESSION,
+        REFUSED,
+        CONDEMNED,
+        CONTROLS,
+        CONTROL_ALIASES,
+        CONTROLS_OF_OWNER,
+        REFS_OF_SESSION,
+        OWNERS,
+        GUARD
+    );
     open!(IDEMPOTENCY, IDEMPOTENCY_EXPIRY, STAGED, STAGING_SCOPES, PINS, JOBS, FACTS, EVENTS);
     txn.open_multimap_table(BLOCK_REFS)?;
     Ok(())

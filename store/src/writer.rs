@@ -13,7 +13,6 @@
 //! again.
 
 use std::borrow::Borrow;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -22,6 +21,7 @@ use redb::{Database, Key, TableDefinition, Value, WriteTransaction};
 
 use crate::error::StoreError;
 use crate::files::{Files, InFlight};
+use crate::health::Health;
 use crate::source::{counter, lookup};
 use crate::tables::{self, meta};
 
@@ -116,33 +116,6 @@ impl Changes<'_> {
 /// Called by the writer after each commit, with the id of the newest event. It must not block.
 pub type CommitHook = Box<dyn Fn(u64) + Send>;
 
-/// Whether the store takes writes, and the failure that ended it.
-#[derive(Debug, Default)]
-pub(crate) struct Health {
-    failed: AtomicBool,
-    why: Mutex<String>,
-}
-
-impl Health {
-    /// The refusal, if writes are over.
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
-        if self.failed.load(Ordering::Acquire) { Err(self.refusal()) } else { Ok(()) }
-    }
-
-    fn refusal(&self) -> StoreError {
-        StoreError::ReadOnly { why: self.why.lock().unwrap_or_else(PoisonError::into_inner).clone() }
-    }
-
-    /// Ends writing; the first failure is the one that is told.
-    pub(crate) fn fail(&self, error: &StoreError) {
-        let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.failed.load(Ordering::Acquire) {
-            *why = error.to_string();
-            self.failed.store(true, Ordering::Release);
-        }
-    }
-}
-
 /// The writer's end that callers hold.
 pub(crate) struct Writer {
     queue: Mutex<Option<SyncSender<Box<dyn Job>>>>,
@@ -218,6 +191,8 @@ pub enum TrySend {
 pub(crate) trait Job: Send {
     /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
     fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError>;
+    /// Gives up the files of a refused operation; says which.
+    fn take_unused(&mut self) -> Vec<[u8; 32]>;
     /// Answers: after the commit, or with the failure that undid the batch.
     fn answer(self: Box<Self>, committed: Result<(), StoreError>);
 }
@@ -237,7 +212,7 @@ pub(crate) struct Queued<O: Step, R> {
     pub(crate) outcome: Option<Result<O::Output, O::Error>>,
     pub(crate) reply: R,
     /// Files stay while the operation is in flight.
-    pub(crate) _files: Vec<InFlight>,
+    pub(crate) files: Vec<InFlight>,
 }
 
 impl<O, R> Job for Queued<O, R>
@@ -256,6 +231,13 @@ where
                 self.outcome = Some(Ok(operation.write(plan, &Changes { txn })?));
                 Ok(Wrote::Something)
             }
+        }
+    }
+
+    fn take_unused(&mut self) -> Vec<[u8; 32]> {
+        match &self.outcome {
+            Some(Err(_)) => std::mem::take(&mut self.files).into_iter().map(|file| file.digest()).collect(),
+            Some(Ok(_)) | None => Vec::new(),
         }
     }
 
@@ -296,19 +278,21 @@ impl Loop {
     }
 
     fn batch(&self, mut batch: Vec<Box<dyn Job>>) {
-        let done = self.health.check().and_then(|()| self.commit(&mut batch));
-        let done = done.unwrap_or_else(|error| {
+        let done = match self.health.check().and_then(|()| self.commit(&mut batch)) {
+            Ok(done) => done,
+            Err(error) => {
+                self.health.fail(&error);
+                batch.into_iter().for_each(|job| job.answer(Err(self.health.refusal())));
+                return;
+            }
+        };
+        // The batch is committed whatever becomes of this; a redaction is answered when its bytes are gone.
+        if let Err(error) = self.unlink(&done.condemned).and_then(|()| self.drop_unused(&mut batch)) {
             self.health.fail(&error);
-            Committed::default()
-        });
-        for job in batch {
-            job.answer(self.health.check());
         }
+        batch.into_iter().for_each(|job| job.answer(Ok(())));
         if let (Some(newest), Some(hook)) = (done.newest_event, &self.hook) {
             hook(newest);
-        }
-        if let Err(error) = self.unlink(&done.condemned) {
-            self.health.fail(&error);
         }
     }
 
@@ -330,6 +314,14 @@ impl Loop {
         let condemned = crate::payloads::condemned(&txn)?;
         txn.commit()?;
         Ok(Committed { newest_event: Some(newest), condemned })
+    }
+
+    /// Unlinks the files that refused operations had prepared, unless something else needs them.
+    fn drop_unused(&self, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+        let unused = batch.iter_mut().flat_map(|job| job.take_unused());
+        unused
+            .map(|digest| self.files.unlink_orphan(&digest, &self.database))
+            .try_for_each(|gone| gone.map(|_| ()))
     }
 
     /// Unlinks files whose rows are gone. Their names stay listed until then, so a crash in between loses none.

@@ -1,0 +1,216 @@
+//! Reading what a hash names: payloads, files, staged blocks, control blobs.
+
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, Seq, SessionId};
+
+use crate::control::{self, OwnerDigest};
+use crate::error::StoreError;
+use crate::files::FileReader;
+use crate::index::{self, Lane};
+use crate::payloads::{self, PayloadState};
+use crate::read::Reader;
+use crate::rows::BlockPlace;
+use crate::staging;
+
+/// What a CID names here, for a policy that decides before any bytes are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// An entry of a session.
+    Entry {
+        /// The session.
+        session: SessionId,
+        /// Its seq.
+        seq: Seq,
+        /// On the main chain or beside it.
+        lane: Lane,
+    },
+    /// A capability, tombstone or Ref.
+    Control {
+        /// sha2-256 of its bytes.
+        hash: [u8; 32],
+    },
+    /// A payload or file.
+    Block {
+        /// The sessions whose entries link it; the strictest class of them counts. None: nothing links it.
+        sessions: Vec<SessionId>,
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+}
+
+/// Blocks.
+impl Reader {
+    /// What a CID names here.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn find(&self, cid: &Cid) -> Result<Option<Found>, StoreError> {
+        if let Ok(entry) = EntryCid::try_from(*cid)
+            && let Some(place) = index::find(&self.txn, entry)?
+        {
+            let session = index::session_by_number(&self.txn, place.session)?.session;
+            return Ok(Some(Found::Entry { session, seq: place.seq, lane: place.lane }));
+        }
+        if let Some(hash) = control::resolve(&self.txn, cid)? {
+            return Ok(Some(Found::Control { hash }));
+        }
+        if cid.hash_kind() != HashKind::Sha256 {
+            return Ok(None);
+        }
+        let Some(row) = payloads::row(&self.txn, cid.digest())? else { return Ok(None) };
+        Ok(Some(Found::Block { sessions: self.linkers(cid.digest())?, size_bytes: row.size }))
+    }
+
+    /// The sessions whose entries link a block, held or not, each once.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn linkers(&self, digest: &[u8; 32]) -> Result<Vec<SessionId>, StoreError> {
+        let mut numbers: Vec<u64> =
+            payloads::links(&self.txn, digest)?.into_iter().map(|(session, _)| session).collect();
+        numbers.dedup();
+        numbers.into_iter().map(|number| Ok(index::session_by_number(&self.txn, number)?.session)).collect()
+    }
+
+    /// The bytes that a CID names: entry, control blob, payload or block of a file. Blocks are at most 2 MiB; a larger file is
+    /// streamed with [`Reader::open_file`].
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when they do not hash to it.
+    pub fn block(&self, cid: &Cid) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.find(cid)? {
+            None => Ok(None),
+            Some(Found::Entry { .. }) => {
+                let entry = self.entry(EntryCid::from_digest(*cid.digest()))?;
+                Ok(entry.map(|(_, entry)| entry.bytes))
+            }
+            Some(Found::Control { hash }) => control::bytes(&self.txn, &hash),
+            Some(Found::Block { .. }) => payloads::read(&self.txn, &self.files, cid.digest()),
+        }
+    }
+
+    /// A payload: its bytes, or why they are not here.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when they do not hash to its CID.
+    pub fn payload(&self, cid: EntryCid) -> Result<PayloadState, StoreError> {
+        if let Some(bytes) = payloads::read(&self.txn, &self.files, cid.digest())? {
+            return Ok(PayloadState::Present(bytes));
+        }
+        let is_dropped = payloads::is_refused(&self.txn, cid.digest())?;
+        Ok(if is_dropped { PayloadState::Dropped } else { PayloadState::Absent })
+    }
+
+    /// Streams a file that lies under `payloads/`, with its size in bytes; see [`FileReader`] for when its bytes may be
+    /// trusted. None for what is not held or lies in a table.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn open_file(&self, digest: &[u8; 32]) -> Result<Option<(FileReader, u64)>, StoreError> {
+        match payloads::row(&self.txn, digest)? {
+            Some(row) if row.place == BlockPlace::File => {
+                let missing =
+                    || StoreError::corrupt(format!("the file of {} is missing", crate::files::short(digest)));
+                let reader = self.files.open_file(digest, row.size)?.ok_or_else(missing)?;
+                Ok(Some((reader, row.size)))
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    /// A block that is staged for a session.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when it does not hash to its CID.
+    pub fn staged(&self, session: SessionId, digest: &[u8; 32]) -> Result<Option<Vec<u8>>, StoreError> {
+        staging::read(&self.txn, session, digest)
+    }
+
+    /// Digests of a session's staged blocks after `after`, at most `limit`, ascending.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn staged_list(
+        &self,
+        session: SessionId,
+        after: Option<[u8; 32]>,
+        limit: usize,
+    ) -> Result<Vec<[u8; 32]>, StoreError> {
+        staging::list(&self.txn, session, after, limit)
+    }
+}
+
+/// Control blobs.
+impl Reader {
+    /// Bytes of an owner's capabilities and tombstones, ascending by hash.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when one does not hash to its hash.
+    pub fn controls_of_owner(&self, owner: Principal) -> Result<Vec<Vec<u8>>, StoreError> {
+        control::of_owner(&self.txn, owner)
+    }
+
+    /// Hashes of an owner's capabilities and tombstones, ascending.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn control_hashes(&self, owner: Principal) -> Result<Vec<[u8; 32]>, StoreError> {
+        control::hashes_of_owner(&self.txn, owner)
+    }
+
+    /// Bytes of a session's Refs, ascending by hash.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when one does not hash to its hash.
+    pub fn refs_of_session(&self, session: SessionId) -> Result<Vec<Vec<u8>>, StoreError> {
+        control::refs_of(&self.txn, session)
+    }
+
+    /// All that a session is judged by: its owner's capabilities and tombstones, then its Refs. Empty for one that is not
+    /// held, but for its Refs.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when one does not hash to its hash.
+    pub fn controls_of_session(&self, session: SessionId) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut blobs = match index::session(&self.txn, session)? {
+            Some(row) => control::of_owner(&self.txn, row.owner)?,
+            None => Vec::new(),
+        };
+        blobs.extend(control::refs_of(&self.txn, session)?);
+        Ok(blobs)
+    }
+
+    /// A control blob by either of its CIDs.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when it does not hash to it.
+    pub fn control(&self, cid: &Cid) -> Result<Option<Vec<u8>>, StoreError> {
+        match control::resolve(&self.txn, cid)? {
+            Some(hash) => control::bytes(&self.txn, &hash),
+            None => Ok(None),
+        }
+    }
+
+    /// A control blob by the sha2-256 of its bytes.
+    ///
+    /// # Errors
+    /// As [`Reader::control`].
+    pub fn control_by_hash(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.control(&Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash))
+    }
+
+    /// Count and digest of what is held of an owner.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn owner_digest(&self, owner: Principal) -> Result<OwnerDigest, StoreError> {
+        control::owner_digest(&self.txn, owner)
+    }
+
+    /// All owners that a capability or tombstone is held of.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn owners(&self) -> Result<Vec<(Principal, OwnerDigest)>, StoreError> {
+        control::owners(&self.txn)
+    }
+}
