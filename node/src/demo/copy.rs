@@ -253,3 +253,7 @@ impl SessionCopy {
         path
     }
 }
+
+#[cfg(test)]
+#[path = "copy_tests.rs"]
+mod tests;

@@ -137,3 +137,59 @@ fn last_words() -> (Body, Words) {
     let content = vec![Content::text("As the holder I say: ship it.")];
     (body, Words::ModelResponse(ResponseWords { content, ..ResponseWords::default() }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use throughline_protocol::block::Signed;
+    use throughline_protocol::sign::VerifyingKeys;
+    use throughline_protocol::testing::{SessionBuilder, key};
+
+    use super::*;
+
+    #[test]
+    fn the_signature_is_real_and_the_place_is_the_old_head() {
+        let mut session = SessionBuilder::new("demo forge");
+        let (first, second) = (Arc::clone(&session.server1), Arc::clone(&session.server2));
+        session.user(&Arc::clone(&session.owner), "hello");
+        let old_head = session.response(&first, "here", &[]);
+        session.handoff(Some(&second));
+        session.response(&second, "carrying on", &[]);
+        let controls = session.controls().iter().map(|control| (control.value(), &control.bytes()[..]));
+        let entry = |built: &'_ throughline_protocol::testing::Built| built.entry.bytes().to_vec();
+        let entries: Vec<Vec<u8>> = session.entries().iter().map(entry).collect();
+        let mut car = Vec::new();
+        let head = session.head().entry.cid();
+        let mut writer = SessionWriter::begin(&mut car, head, &blocks(&entries[0], None), controls);
+        entries[1..].iter().for_each(|bytes| writer.entry(&mut car, &blocks(bytes, None)));
+
+        let key = key("server1");
+        let forged = Prefix::read(&car, &key).unwrap().forge(&key, [7; 32]).unwrap();
+        let mut reader = SessionReader::new();
+        reader.push(&forged.car);
+        let mut last = None;
+        while let Some(item) = reader.next() {
+            if let SessionItem::Entry(entry) = item.unwrap() {
+                last = Some(entry);
+            }
+        }
+        let end = reader.finish().unwrap();
+        let last = last.unwrap();
+        assert_eq!((end.root, last.cid()), (forged.cid, forged.cid));
+        assert_eq!(last.value().prev(), Some(old_head));
+        assert_eq!((last.value().seq().get(), last.value().epoch().get()), (3, 0));
+        let signed = Signed::<Entry>::check(Arc::clone(last.bytes()), &mut VerifyingKeys::default()).unwrap();
+        assert_eq!(signed.value().signer, key.principal());
+        assert_eq!(signed.value().capability(), session.entries()[2].entry.value().capability());
+    }
+
+    #[test]
+    fn a_key_without_entries_has_no_head_to_forge_on() {
+        let session = SessionBuilder::new("demo forge nothing");
+        let mut car = Vec::new();
+        let genesis = blocks(session.entries()[0].entry.bytes(), None);
+        SessionWriter::begin(&mut car, session.head().entry.cid(), &genesis, []);
+        assert_eq!(Prefix::read(&car, &key("server1")).err().unwrap().code, Code::Incomplete);
+    }
+}

@@ -99,3 +99,52 @@ async fn answer(mut stream: FrameStream, copy: &SessionCopy) -> Result<(), Frame
     }
     stream.finish().await
 }
+
+#[cfg(test)]
+mod tests {
+    use throughline_protocol::testing::SessionBuilder;
+    use throughline_protocol::wire::Credentials;
+    use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk};
+
+    use super::*;
+    use crate::net::peer_of;
+
+    /// One request over the network, and all frames of its answer.
+    async fn ask(net: &NetHandle, ticket: &PeerTicket, ask: ChainAsk) -> Vec<ChainAnswer> {
+        let peer = peer_of(&ticket.peer).unwrap();
+        let addrs = ticket.addresses.iter().map(|addr| addr.parse().unwrap()).collect();
+        net.dial(peer, addrs).await.unwrap();
+        let mut stream = net.open(peer, Protocol::Chain).await.unwrap();
+        let request = ChainRequest { credentials: Credentials::default(), ask };
+        stream.write(&request.encode_body()).await.unwrap();
+        stream.finish().await.unwrap();
+        let mut frames = Vec::new();
+        while let Some(body) = stream.read().await.unwrap() {
+            frames.push(ChainAnswer::decode_body(&body).unwrap());
+        }
+        frames
+    }
+
+    #[tokio::test]
+    async fn it_is_found_by_its_ticket_and_answers_over_the_network() {
+        let session = SessionBuilder::new("demo hostile");
+        let genesis = throughline_protocol::car::EntryBlocks {
+            entry: session.entries()[0].entry.bytes(),
+            payload: session.entries()[0].payload.as_deref(),
+            config: None,
+            files: &[],
+        };
+        let mut car = Vec::new();
+        throughline_protocol::car::SessionWriter::begin(&mut car, session.head().entry.cid(), &genesis, []);
+        let copy = SessionCopy::from_car(&car).unwrap();
+        let (liar, ticket) = HostilePeer::start(copy.clone()).await.unwrap();
+        let Ticket::Peer(ticket) = ticket else { panic!("expected a peer's ticket") };
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let (net, _events) = net::spawn(NetConfig::loopback(Zeroizing::new([7; 32]), listen)).unwrap();
+        let heads = ChainAsk::Heads { owners: Vec::new(), sessions: Vec::new() };
+        let answered = ask(&net, &ticket, heads.clone()).await;
+        assert_eq!(answered, copy.answer(&heads));
+        liar.stop().await;
+        net.shutdown().await;
+    }
+}
