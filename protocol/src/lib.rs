@@ -19,6 +19,7 @@ pub mod skip;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod ticket;
+pub mod transcript;
 pub mod unixfs;
 pub mod verify;
 pub mod view;
