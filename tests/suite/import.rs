@@ -27,7 +27,8 @@ struct Imported {
 
 /// A signed session.
 struct Signed {
-    entries: Vec<(Entry, Vec<u8>, Option<Arc<[u8]>>)>,
+    /// Entries with their bytes and those of their payloads.
+    entries: Vec<(Entry, Vec<u8>, Arc<[u8]>)>,
 }
 
 impl Imported {
@@ -111,7 +112,7 @@ impl Imported {
                 None => *skips = Some(SkipPath::genesis(signed.cid())),
             }
             known.insert(draft.id, signed.cid());
-            session.entries.push((signed.value().clone(), signed.bytes().to_vec(), Some(bytes.into())));
+            session.entries.push((signed.value().clone(), signed.bytes().to_vec(), bytes.into()));
         }
         sessions.into_iter().map(|(key, (session, _))| (key, session)).collect()
     }
@@ -135,8 +136,8 @@ impl Signed {
         let mut auditor = Auditor::new();
         auditor.checked_control(party.capability.as_ref().unwrap()).unwrap();
         for (entry, bytes, payload) in &self.entries {
-            Payload::check(entry, Arc::clone(payload.as_ref().unwrap())).unwrap();
-            auditor.entry(bytes.clone(), payload.clone()).unwrap();
+            Payload::check(entry, Arc::clone(payload)).unwrap();
+            auditor.entry(bytes.clone(), Some(Arc::clone(payload))).unwrap();
         }
         let report = auditor.report();
         assert!(report.first_problem.is_none(), "{:?}", report.first_problem);
