@@ -1,0 +1,58 @@
+//! Checks 18 and 19: a session moves with its server's help, and without it.
+
+use anyhow::Result;
+
+use super::{World, append, head, number, response, session_at, text};
+
+#[test]
+fn check_18_a_move_makes_one_new_holder() -> Result<()> {
+    let world = World::new()?;
+    let desktop = world.desktop.home();
+    let session = world.session_on_a()?;
+    let moved = desktop.json(&["move", &session, "--to", "server-b", "--yes"])?;
+    assert_eq!((&moved["state"], number(&moved, "/to/epoch")?), (&"done".into(), 1), "{moved}");
+    let verified = world.server_b.home().json(&["verify", &session])?;
+    assert_eq!(verified["verdict"], "valid", "{verified}");
+    append(&world.server_a, &session, "late", &response("Still here."))?.refused(409, "E_RETIRED")?;
+    append(&world.server_b, &session, "next", &response("Carrying on."))?.expect(201)?;
+
+    // Back again: the first server is warm and is sent only what it lacks.
+    let back = desktop.json(&["move", &session, "--to", "server-a", "--yes"])?;
+    assert_eq!((&back["state"], number(&back, "/to/epoch")?), (&"done".into(), 2), "{back}");
+    assert!(number(&back, "/sent/alreadyThere")? > 0, "{back}");
+    append(&world.server_a, &session, "again", &response("Here once more."))?.expect(201)?;
+    append(&world.server_b, &session, "late", &response("Not I."))?.refused(409, "E_RETIRED")?;
+    Ok(())
+}
+
+#[test]
+fn check_19_a_dead_server_is_left_behind_and_learns_of_it() -> Result<()> {
+    let World { lab: _lab, desktop, server_a, server_b, owner, .. } = World::new()?;
+    let agent = format!("hm://{owner}/scout");
+    let session = super::begin(&server_a, &agent, "work on this")?;
+    append(&server_a, &session, "ev-1", &response("On it."))?.expect(201)?;
+    desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
+    let known = head(&desktop, &session)?;
+    // Nobody else sees this one before the server dies.
+    append(&server_a, &session, "ev-2", &response("Nobody saw this."))?.expect(201)?;
+    let unseen = head(&server_a, &session)?;
+    let home = server_a.kill()?;
+
+    let args = ["move", &session, "--to", "server-b", "--source", "offline", "--yes"];
+    let moved = desktop.home().json(&args)?;
+    assert_eq!((&moved["state"], number(&moved, "/to/epoch")?), (&"done".into(), 1), "{moved}");
+    assert_eq!(text(&moved, "/base/cid")?, known, "the handoff stands on what was replicated");
+    append(&server_b, &session, "ev-3", &response("I have it now."))?.expect(201)?;
+
+    // The dead server comes back and learns from its peers; its own tail is fenced everywhere.
+    let server_a = home.serve()?;
+    let mut events = server_a.api().events(&format!("?session={session}"), Some("0"))?;
+    events.find(|_| session_at(&server_a, &session).is_ok_and(|state| state["epoch"] == 1))?;
+    append(&server_a, &session, "ev-4", &response("Still mine?"))?.refused(409, "E_RETIRED")?;
+    let verified = server_a.home().cli(&["verify", &session]).json()?.expect(6)?;
+    assert_eq!(verified["verdict"], "fenced-tail", "{verified}");
+    let kept = server_a.api().get(&format!("/v1/sessions/{session}/entries/{unseen}"))?.expect(200)?;
+    assert_eq!(kept["status"], "fenced", "{kept}");
+    assert_eq!(head(&server_a, &session)?, head(&server_b, &session)?);
+    Ok(())
+}
