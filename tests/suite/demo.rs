@@ -10,7 +10,8 @@ use crate::journeys::{lab, text};
 
 /// The demo's directories below the lab's own temporary directory.
 fn left_behind(lab: &Lab) -> Result<Vec<String>> {
-    let names = fs::read_dir(lab.dir())?.flatten().map(|file| file.file_name().to_string_lossy().into_owned());
+    let names =
+        fs::read_dir(lab.dir())?.flatten().map(|file| file.file_name().to_string_lossy().into_owned());
     Ok(names.filter(|name| name.starts_with("tl-demo-")).collect())
 }
 
@@ -40,7 +41,9 @@ fn check_01_the_demo_tells_its_story_to_a_reader() -> Result<()> {
     let ran = demo(&lab, &[]).run()?;
     assert_eq!(ran.code, Some(0), "{ran}");
     let labels: Vec<&str> = ran.stdout.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    for label in ["imported", "published", "moved", "killed", "continued", "revoked", "forged", "audited", "tampered"] {
+    for label in
+        ["imported", "published", "moved", "killed", "continued", "revoked", "forged", "audited", "tampered"]
+    {
         assert!(labels.contains(&label), "expected a line that begins with {label}\n{ran}");
     }
     Ok(())

@@ -4,7 +4,10 @@ use anyhow::Result;
 use serde_json::json;
 use throughline_testnet::{Node, Request};
 
-use super::{append, append_on, append_request, begin, entries_at, head, lab, number, owner_home, response, session_at, text};
+use super::{
+    append, append_on, append_request, begin, entries_at, head, lab, number, owner_home, response,
+    session_at, text,
+};
 
 /// A node whose owner key is on the same machine, with one session.
 fn one_node() -> Result<(throughline_testnet::Lab, Node, String)> {
@@ -38,7 +41,8 @@ fn check_11_a_stale_base_is_told_the_head() -> Result<()> {
     let stale = head(&node, &session)?;
     append(&node, &session, "ev-1", &response("one"))?.expect(201)?;
     let held = entries_at(&node, &session)?;
-    let refused = append_on(&node, &session, &stale, "ev-2", &response("two"))?.refused(409, "E_HEAD_MOVED")?;
+    let refused =
+        append_on(&node, &session, &stale, "ev-2", &response("two"))?.refused(409, "E_HEAD_MOVED")?;
     assert_eq!(text(&refused, "/head/cid")?, head(&node, &session)?);
     assert_eq!(refused["signingBase"]["prev"], refused["head"]["cid"], "{refused}");
     assert_eq!(entries_at(&node, &session)?, held, "a refused append stores nothing");
@@ -64,7 +68,8 @@ const ROUNDS: usize = 12;
 fn check_13_a_power_cut_between_appends_leaves_no_double() -> Result<()> {
     let (_lab, mut node, session) = one_node()?;
     for round in 0..ROUNDS {
-        let (base, key, entry) = (head(&node, &session)?, format!("round-{round}"), response(&format!("{round}")));
+        let (base, key, entry) =
+            (head(&node, &session)?, format!("round-{round}"), response(&format!("{round}")));
         let before = entries_at(&node, &session)?.len();
         if round % 2 == 0 {
             append_on(&node, &session, &base, &key, &entry)?.expect(201)?;
@@ -80,7 +85,11 @@ fn check_13_a_power_cut_between_appends_leaves_no_double() -> Result<()> {
         let again = append_on(&node, &session, &base, &key, &entry)?;
         assert!([200, 201].contains(&again.status), "round {round}: {again}");
         assert_eq!(again.json()?["replayed"], json!(again.status == 200));
-        assert_eq!(entries_at(&node, &session)?.len(), before + 1, "round {round}: never two entries, never none");
+        assert_eq!(
+            entries_at(&node, &session)?.len(),
+            before + 1,
+            "round {round}: never two entries, never none"
+        );
     }
     let fsck = node.home().json(&["fsck"])?;
     assert_eq!(fsck["problems"], json!([]), "{fsck}");

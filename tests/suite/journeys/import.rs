@@ -72,7 +72,9 @@ fn check_09_a_line_that_was_cut_is_kept_and_told() -> Result<()> {
     assert_eq!(skipped[0]["reason"], "E_JSON", "{imported}");
     let session = text(&imported, "/sources/0/session")?;
     let log = home.json(&["log", session])?;
-    let after = list(&log, "/items")?.iter().filter(|item| item["source"]["line"].as_u64().is_some_and(|line| line > 3));
+    let after = list(&log, "/items")?
+        .iter()
+        .filter(|item| item["source"]["line"].as_u64().is_some_and(|line| line > 3));
     assert!(after.count() > 0, "later lines are there: {log}");
     Ok(())
 }

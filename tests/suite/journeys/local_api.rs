@@ -70,7 +70,8 @@ const GROWTH_KIB_MAX: u64 = 32 * 1024;
 fn memory_kib(node: &Node) -> Result<(u64, u64)> {
     let status = fs::read_to_string(format!("/proc/{}/status", node.pid()))?;
     let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
         Ok::<u64, anyhow::Error>(line.trim().trim_end_matches(" kB").parse()?)
     };
     Ok((field("VmHWM:")?, field("VmRSS:")?))

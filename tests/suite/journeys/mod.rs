@@ -39,12 +39,18 @@ pub(crate) fn plain_home(lab: &Lab, name: &str, owner: &str) -> Result<Home> {
 
 /// The text at a pointer.
 pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {
-    value.pointer(pointer).and_then(Value::as_str).with_context(|| format!("expected text at {pointer} in {value}"))
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .with_context(|| format!("expected text at {pointer} in {value}"))
 }
 
 /// The number at a pointer.
 pub(crate) fn number(value: &Value, pointer: &str) -> Result<u64> {
-    value.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("expected a number at {pointer} in {value}"))
+    value
+        .pointer(pointer)
+        .and_then(Value::as_u64)
+        .with_context(|| format!("expected a number at {pointer} in {value}"))
 }
 
 /// The list at a pointer.
@@ -164,5 +170,8 @@ pub(crate) fn session_at(node: &Node, session: &str) -> Result<Value> {
 /// The seqs and CIDs that a node holds of a session, oldest first.
 pub(crate) fn entries_at(node: &Node, session: &str) -> Result<Vec<(u64, String)>> {
     let page = node.api().get(&format!("/v1/sessions/{session}/entries?limit=500"))?.expect(200)?;
-    list(&page, "/items")?.iter().map(|item| Ok((number(item, "/seq")?, text(item, "/cid")?.to_owned()))).collect()
+    list(&page, "/items")?
+        .iter()
+        .map(|item| Ok((number(item, "/seq")?, text(item, "/cid")?.to_owned())))
+        .collect()
 }

@@ -85,7 +85,8 @@ fn check_36_words_of_others_stay_words_on_a_terminal() -> Result<()> {
     append(&node, &session, "ev-1", &message(HOSTILE))?.expect(201)?;
     append(&node, &session, "ev-2", &response(HOSTILE))?.expect(201)?;
     for args in [vec!["log", &session], vec!["show", &session], vec!["status"], vec!["list"]] {
-        let terminal = home.cli(&args).env("NO_COLOR", "1").env("PAGER", "cat").env("TERM", "xterm").on_terminal()?;
+        let terminal =
+            home.cli(&args).env("NO_COLOR", "1").env("PAGER", "cat").env("TERM", "xterm").on_terminal()?;
         assert_eq!(terminal.code, Some(0), "{args:?}");
         let shown = String::from_utf8(terminal.bytes)?;
         let acts = |c: char| matches!(c, '\u{1b}' | '\u{7}' | '\u{9b}' | '\u{202e}');
