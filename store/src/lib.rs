@@ -182,7 +182,8 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn reader(&self) -> Result<Reader, StoreError> {
-        Ok(Reader { txn: self.inner.database.begin_read()?, files: Arc::clone(&self.inner.files) })
+        let txn = self.inner.database.begin_read()?;
+        Ok(Reader { txn, files: Arc::clone(&self.inner.files), store: self.clone() })
     }
 
     /// Begins a file that is streamed to disk; [`FileWriter::finish`] it, then run [`PutBlock::file`].

@@ -10,6 +10,7 @@ use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, SessionId};
 
+use crate::Store;
 use crate::error::{GuardError, StoreError};
 use crate::events::{self, EventPage};
 use crate::files::Files;
@@ -58,10 +59,11 @@ impl Stats {
     }
 }
 
-/// One snapshot of the store.
+/// One snapshot of the store. The data directory stays open and locked while it lives.
 pub struct Reader {
     pub(crate) txn: ReadTransaction,
     pub(crate) files: Arc<Files>,
+    pub(crate) store: Store,
 }
 
 /// Sessions.

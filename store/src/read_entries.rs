@@ -79,7 +79,7 @@ impl Reader {
         } else {
             table.range_owned((number, first.get())..=(number, last))?
         };
-        Ok(Entries { range })
+        Ok(Entries { range, _store: self.store.clone() })
     }
 
     /// Whether `cid` is on the session's main chain at or before `seq`.
@@ -200,6 +200,8 @@ impl Reader {
 /// made in.
 pub struct Entries {
     range: redb::OwnedRange<(u64, u64), &'static [u8]>,
+    /// The database does not close under it.
+    _store: crate::Store,
 }
 
 impl Iterator for Entries {

@@ -460,6 +460,12 @@ fn a_reader_sees_one_commit() {
     }
     assert_eq!(entries.map(|entry| entry.unwrap().cid).last(), Some(builder.entries()[1].entry.cid()));
     assert_holds(&store, &builder);
+    let reader = store.reader().unwrap();
+    drop(store);
+    assert!(reader.entry(builder.head().entry.cid()).unwrap().is_some());
+    assert!(Store::open(&home.path(), options()).is_err(), "the directory is held while a reader lives");
+    drop(reader);
+    home.open();
 }
 
 #[test]
