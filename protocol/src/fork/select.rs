@@ -393,3 +393,7 @@ fn pair(tree: &Tree<'_>, a: usize, b: usize) -> ([Mark; 2], Mark) {
     let meet = tree.meet(&[a, b]).unwrap_or(0);
     ([tree.nodes()[a].mark(), tree.nodes()[b].mark()], tree.nodes()[meet].mark())
 }
+
+#[cfg(test)]
+#[path = "select_tests.rs"]
+mod tests;

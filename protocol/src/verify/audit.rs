@@ -444,3 +444,7 @@ impl Gathered {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "audit_tests.rs"]
+mod tests;

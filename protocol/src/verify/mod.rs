@@ -3,11 +3,23 @@
 //! Streaming, flat in memory, resumable. [`VerifiedSegment`] is the only thing that a store takes in, and only this module can make
 //! one:
 //!
-//! ```compile_fail
-//! use throughline_protocol::verify::{Base, VerifiedSegment};
+//! ```compile_fail,E0451
+//! use throughline_protocol::verify::{Base, ChainState, VerifiedSegment};
 //!
 //! // Its fields are private and it has no constructor: a segment exists only if it was verified.
-//! let forged = VerifiedSegment { base: Base::Nothing, entries: Vec::new() };
+//! fn forge(after: ChainState) -> VerifiedSegment {
+//!     VerifiedSegment { base: Base::Nothing, entries: Vec::new(), after }
+//! }
+//! ```
+//!
+//! Anything else about it is open:
+//!
+//! ```
+//! use throughline_protocol::verify::{Base, VerifiedSegment};
+//!
+//! fn begins_a_session(segment: &VerifiedSegment) -> bool {
+//!     segment.base() == Base::Nothing && !segment.entries().is_empty()
+//! }
 //! ```
 
 mod audit;

@@ -369,3 +369,7 @@ impl Chain {
 fn at(skeleton: &Skeleton, reject: Reject) -> Reject {
     reject.within(&format!("seq {} ({})", skeleton.seq(), skeleton.cid().short()))
 }
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;
