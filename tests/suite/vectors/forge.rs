@@ -60,7 +60,7 @@ pub(super) enum Kind {
 /// A blob that was made.
 #[derive(Clone, Debug)]
 pub(super) enum Blob {
-    Entry(Signed<Entry>),
+    Entry(Box<Signed<Entry>>),
     Control(Signed<Control>),
 }
 
@@ -141,8 +141,10 @@ impl Forge {
     /// Makes one blob. A device's or server's handoff cannot be made: its bytes break the schema.
     pub(super) fn make(&mut self, spec: &Spec) {
         let made = match &spec.what {
-            What::Entry(step) => self.make_entry(spec, step).map(Blob::Entry),
-            _ => self.make_control(spec).map(Blob::Control),
+            What::Entry(step) => self.make_entry(spec, step).map(|entry| Blob::Entry(Box::new(entry))),
+            What::Capability { .. } | What::Tombstone { .. } | What::Ref { .. } => {
+                self.make_control(spec).map(Blob::Control)
+            }
         };
         match made {
             Ok(blob) => {
@@ -237,10 +239,8 @@ impl Forge {
         std::iter::from_fn(move || {
             let entry = next?;
             next = entry.value().prev().and_then(|prev| {
-                self.made.values().find_map(|blob| match blob {
-                    Blob::Entry(entry) if entry.cid() == prev => Some(entry),
-                    _ => None,
-                })
+                let entries = self.made.keys().filter_map(|id| self.entry(*id));
+                entries.into_iter().find(|entry| entry.cid() == prev)
             });
             Some(entry)
         })
@@ -273,19 +273,17 @@ impl Forge {
                 config: None,
                 duration_ms: 0,
             }),
-            Kind::Handoff { holder } => Body::Handoff(Handoff {
-                holder: holder.as_deref().map(principal),
-                ..Handoff::default()
-            }),
+            Kind::Handoff { holder } => {
+                Body::Handoff(Handoff { holder: holder.as_deref().map(principal), ..Handoff::default() })
+            }
             Kind::Seal => Body::Seal(self.seal(step)),
         }
     }
 
     fn seal(&self, step: &Step) -> Seal {
         let path: Vec<_> = step.prev.into_iter().flat_map(|prev| self.path(prev)).collect();
-        let ts = |entry: Option<&&Signed<Entry>>| {
-            entry.map_or(UnixMillis::default(), |entry| entry.value().ts)
-        };
+        let ts =
+            |entry: Option<&&Signed<Entry>>| entry.map_or(UnixMillis::default(), |entry| entry.value().ts);
         let mut participants: Vec<Principal> = path.iter().map(|entry| entry.value().signer).collect();
         participants.sort_unstable();
         participants.dedup();

@@ -13,9 +13,13 @@ use serde_json::Value as Json;
 mod car;
 mod dag_cbor;
 mod ed25519;
+mod forge;
 mod http_bodies;
 mod seed;
+mod select;
+mod select_model;
 mod session_blobs;
+mod session_chain;
 pub(crate) mod session_negative;
 mod wire;
 
@@ -67,7 +71,9 @@ groups! {
     ];
     http_bodies => ["session/frames.json"];
     seed => ["seed/negative.json", "seed/positive.json"];
+    select => ["select/cases.json"];
     session_blobs => ["session/blobs.json"];
+    session_chain => ["session/chain.json", "session/blobs.json", "session/negative.json"];
     session_negative => ["session/negative.json"];
     wire => ["session/frames.json", "session/negative.json"];
 }

@@ -60,7 +60,8 @@ fn check_expected(number: usize, case: &Value, forge: &Forge, selection: &Select
     assert_eq!(head, expect["head"].as_u64(), "{place}: head");
     let epoch = selection.head.map(|head| head.epoch.get());
     assert_eq!(epoch, expect["epoch"].as_u64(), "{place}: epoch");
-    let ids = |cids: &BTreeSet<EntryCid>| -> BTreeSet<Id> { cids.iter().map(|cid| forge.id_of(*cid)).collect() };
+    let ids =
+        |cids: &BTreeSet<EntryCid>| -> BTreeSet<Id> { cids.iter().map(|cid| forge.id_of(*cid)).collect() };
     assert_eq!(ids(&selection.valid), id_set(&expect["valid"]), "{place}: valid");
     assert_eq!(ids(&selection.pending), id_set(&expect["pending"]), "{place}: pending");
     let groups = [&selection.pending, &selection.passed, &selection.fenced];
@@ -90,10 +91,12 @@ fn id_set(value: &Value) -> BTreeSet<Id> {
 fn forge_of(case: &Value) -> Forge {
     let specs: Vec<Spec> = case["blobs"].as_array().expect("blobs").iter().map(spec_of).collect();
     // Without a genesis in the set, what the entries of seq 1 stand on names the session.
-    let genesis = specs.iter().find_map(|spec| match &spec.what {
-        What::Entry(step) if step.prev.is_none() => Some(spec.id),
-        What::Entry(step) if step.seq == 1 => step.prev,
-        _ => None,
+    let genesis = specs.iter().find_map(|spec| {
+        let What::Entry(step) = &spec.what else { return None };
+        match step.prev {
+            None => Some(spec.id),
+            Some(prev) => (step.seq == 1).then_some(prev),
+        }
     });
     Forge::of(genesis.unwrap_or(6), &specs)
 }
@@ -117,9 +120,9 @@ fn spec_of(blob: &Value) -> Spec {
         },
         "CapabilityTombstone" => What::Tombstone {
             capability: number("capability").expect("a capability"),
-            keep: blob["keep"].as_array().map_or_else(Vec::new, |keep| {
-                keep.iter().map(|id| id.as_u64().expect("an id")).collect()
-            }),
+            keep: blob["keep"]
+                .as_array()
+                .map_or_else(Vec::new, |keep| keep.iter().map(|id| id.as_u64().expect("an id")).collect()),
         },
         "Ref" => What::Ref { head: number("head").expect("a head"), capability: number("capability") },
         "SessionGenesis" => step(Kind::Genesis { holder: text("holder") }),
