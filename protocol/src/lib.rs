@@ -9,6 +9,7 @@ pub mod content;
 pub mod control;
 pub mod entry;
 pub mod fork;
+pub mod handoff;
 pub mod id;
 pub mod limits;
 pub mod payload;
