@@ -17,6 +17,7 @@ pub mod schema;
 pub mod seed;
 pub mod sign;
 pub mod skip;
+pub mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod ticket;
