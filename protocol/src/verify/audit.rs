@@ -46,6 +46,7 @@ pub struct Auditor {
     keys: VerifyingKeys,
     controls: Controls,
     path: Path,
+    retained_max: usize,
     signers: SignerTally,
     findings: Gathered,
 }
@@ -90,6 +91,7 @@ impl Auditor {
             keys: VerifyingKeys::default(),
             controls: Controls::new(),
             path: Path::Waiting(None),
+            retained_max: RETAINED_MAX,
             signers: SignerTally::default(),
             findings: Gathered::default(),
         }
@@ -351,7 +353,7 @@ impl Auditor {
     fn retain(&mut self, skeleton: Skeleton) {
         let Path::Stream(_, Some(retained)) = &mut self.path else { return };
         retained.push(skeleton);
-        if retained.len() >= RETAINED_MAX {
+        if retained.len() >= self.retained_max {
             self.settle_from_retained();
             if let Path::Stream(_, retained) = &mut self.path {
                 *retained = None;

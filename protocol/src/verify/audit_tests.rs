@@ -305,3 +305,27 @@ fn a_revoked_genesis_without_an_anchor() {
     });
     assert_eq!(set.select().state, State::Ok);
 }
+
+#[test]
+fn a_long_chain_is_audited_flat_and_told_when_it_is_none() {
+    let mut session = session(3);
+    let (server, asked) = (session.server1.clone(), session.entries()[2].entry.cid());
+    session.tool(&server, asked, "call", "done");
+    let mut side = session.at(2).branch("side");
+    side.user(&session.contributor.clone(), "beside");
+    let mut auditor = Auditor { retained_max: 4, ..Auditor::new() };
+    give(&mut auditor, &session.entries()[0]);
+    session.controls().iter().for_each(|control| auditor.checked_control(control).unwrap());
+    session.entries()[1..].iter().for_each(|built| give(&mut auditor, built));
+    assert!(matches!(auditor.path, Path::Stream(_, None)));
+    assert_eq!(auditor.clone().report().verdict, Verdict::Valid);
+    // What would need the entries that were let go of says so, and the report does not call it valid.
+    let beside = auditor.entry(Arc::clone(side.head().entry.bytes()), None);
+    assert_eq!(beside.unwrap_err().reason.code, Code::Incomplete);
+    assert_eq!(auditor.report().verdict, Verdict::Incomplete);
+    // The same blobs as a set are fine: the entry beside was passed by.
+    let mut over = Auditor::over_set(session.session());
+    session.controls().iter().for_each(|control| over.checked_control(control).unwrap());
+    session.entries().iter().chain([side.head()]).for_each(|built| give(&mut over, built));
+    assert_eq!(over.report().verdict, Verdict::Valid);
+}

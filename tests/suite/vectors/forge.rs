@@ -61,7 +61,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug)]
 pub(super) enum Blob {
     Entry(Box<Signed<Entry>>),
-    Control(Signed<Control>),
+    Control(Box<Signed<Control>>),
 }
 
 impl Blob {
@@ -143,7 +143,7 @@ impl Forge {
         let made = match &spec.what {
             What::Entry(step) => self.make_entry(spec, step).map(|entry| Blob::Entry(Box::new(entry))),
             What::Capability { .. } | What::Tombstone { .. } | What::Ref { .. } => {
-                self.make_control(spec).map(Blob::Control)
+                self.make_control(spec).map(|control| Blob::Control(Box::new(control)))
             }
         };
         match made {
