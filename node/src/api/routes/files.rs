@@ -1,0 +1,245 @@
+//! Files and CARs: upload, download, import, export.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::response::IntoResponse as _;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use std::io::Write as _;
+use throughline_protocol::code::Code;
+use throughline_protocol::id::{Cid, SessionId};
+use throughline_store::Stored;
+use tokio::sync::mpsc;
+
+use super::input;
+use crate::api::App;
+use crate::api::error::{Answer, Problem};
+use crate::core::{ImportRequest, LEASE_MS, Node, Outgoing};
+use throughline_protocol::entry::Class;
+
+/// Pieces of a body between the network and the thread that works on them.
+const PIECES: usize = 8;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/blobs", post(upload))
+        .route("/v1/blobs/{cid}", get(download))
+        .route("/v1/import", post(import))
+        .route("/v1/car", post(take_car))
+        .route("/v1/verify", post(verify_car))
+        .layer(DefaultBodyLimit::disable())
+}
+
+/// Gives the body's bytes, piece by piece, to an act on a thread that may block. Memory stays at a few pieces.
+async fn streamed<T: Send + 'static>(
+    app: &App,
+    body: Body,
+    act: impl FnOnce(&Node, &mut dyn FnMut() -> Answer<Option<Bytes>>) -> Answer<T> + Send + 'static,
+) -> Answer<T> {
+    let (sender, mut pieces) = mpsc::channel::<Result<Bytes, String>>(PIECES);
+    let pump = tokio::spawn(async move {
+        let mut body = body;
+        while let Some(frame) = body.frame().await {
+            let piece = match frame {
+                Ok(frame) => frame.into_data().map_err(|_| String::new()),
+                Err(error) => Err(error.to_string()),
+            };
+            let ended = piece.is_err();
+            if matches!(&piece, Err(error) if error.is_empty()) {
+                continue;
+            }
+            if sender.send(piece).await.is_err() || ended {
+                return;
+            }
+        }
+    });
+    let done = app
+        .act(move |node| {
+            act(node, &mut || match pieces.blocking_recv() {
+                None => Ok(None),
+                Some(Ok(piece)) => Ok(Some(piece)),
+                Some(Err(error)) => {
+                    Err(Problem::new(Code::Interrupted, format!("the body ended early: {error}")))
+                }
+            })
+        })
+        .await;
+    pump.abort();
+    done
+}
+
+async fn upload(
+    State(app): State<App>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let media_type = text("content-type").unwrap_or_else(|| "application/octet-stream".to_owned());
+    let name = text("x-filename");
+    let digest = text("repr-digest").map(|digest| expected_digest(&digest)).transpose()?;
+    let stored = streamed(&app, body, move |node, next| {
+        let mut incoming = node.begin_file();
+        while let Some(piece) = next()? {
+            incoming.push(&piece)?;
+        }
+        let stored = incoming.finish()?;
+        match digest {
+            Some(expected) if expected != stored.sha256 => {
+                Err(Problem::new(Code::CidMismatch, "the bytes do not match their Repr-Digest"))
+            }
+            _ => Ok(stored),
+        }
+    })
+    .await?;
+    let status = if stored.stored == Stored::New { StatusCode::CREATED } else { StatusCode::OK };
+    let answer = json!({
+        "v": 1, "kind": "blob", "cid": stored.cid.to_string(), "sizeBytes": stored.size_bytes,
+        "mediaType": media_type, "name": name, "blocks": stored.blocks, "leaseMs": LEASE_MS,
+        "unchanged": stored.stored == Stored::Held,
+    });
+    Ok((status, Json(answer)))
+}
+
+/// `sha-256=:<base64>:` of RFC 9530.
+fn expected_digest(text: &str) -> Answer<[u8; 32]> {
+    use base64::Engine as _;
+    let bad = || Problem::new(Code::ApiBody, "expected Repr-Digest: sha-256=:…:");
+    let body = text.trim().strip_prefix("sha-256=:").and_then(|rest| rest.strip_suffix(':')).ok_or_else(bad)?;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(body).map_err(|_| bad())?;
+    bytes.try_into().map_err(|_| bad())
+}
+
+async fn download(State(app): State<App>, Path(cid): Path<String>) -> Answer<Response<Body>> {
+    let cid: Cid = cid.parse()?;
+    let body = sent(&app, move |node, send| {
+        let mut file = Outgoing::open(node.reader()?, cid)?.ok_or_else(|| {
+            Problem::new(Code::NotFoundYet, format!("block {} is not held here", cid.short()))
+        })?;
+        while let Some(bytes) = file.next()? {
+            send(bytes)?;
+        }
+        Ok(())
+    })
+    .await?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::ETAG, format!("\"{cid}\"")),
+        (header::CACHE_CONTROL, "private, immutable, max-age=31536000".to_owned()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+        (header::CONTENT_SECURITY_POLICY, "sandbox".to_owned()),
+    ];
+    Ok((headers, body).into_response())
+}
+
+/// A body that an act writes on a thread that may block. A failure before the first bytes is a refusal; a later one breaks
+/// the stream off, so that a cut body never looks whole.
+async fn sent(
+    app: &App,
+    act: impl FnOnce(&Node, &mut dyn FnMut(Vec<u8>) -> Answer<()>) -> Answer<()> + Send + 'static,
+) -> Answer<Body> {
+    let (sender, mut pieces) = mpsc::channel::<Result<Bytes, Problem>>(PIECES);
+    let node = app.node().clone();
+    tokio::task::spawn_blocking(move || {
+        let gone = || Problem::from(Code::Interrupted);
+        let done = act(&node, &mut |bytes| sender.blocking_send(Ok(bytes.into())).map_err(|_| gone()));
+        if let Err(problem) = done {
+            let _ = sender.blocking_send(Err(problem));
+        }
+    });
+    let first = match pieces.recv().await {
+        Some(Err(problem)) => return Err(problem),
+        first => first,
+    };
+    let stream = futures::stream::unfold((first, pieces), |(first, mut pieces)| async move {
+        let piece = match first {
+            Some(piece) => piece,
+            None => pieces.recv().await?,
+        };
+        Some((piece, (None, pieces)))
+    });
+    Ok(Body::from_stream(stream))
+}
+
+async fn import(State(app): State<App>, query: input::Query, body: Body) -> Answer<Json<Value>> {
+    match query.get("format").map(String::as_str) {
+        None | Some("claude-code" | "auto") => {}
+        Some(_) => return Err(Problem::new(Code::InputFormat, "expected format claude-code")),
+    }
+    let class = match query.get("class").map(String::as_str) {
+        None => match app.node().config().sessions.default_class {
+            crate::config::DefaultClass::Internal => Class::Internal,
+            crate::config::DefaultClass::Confidential => Class::Confidential,
+        },
+        Some("internal") => Class::Internal,
+        Some("confidential") => Class::Confidential,
+        Some(_) => return Err(Problem::new(Code::ApiBody, "expected class internal or confidential")),
+    };
+    let request = ImportRequest {
+        path: query.get("path").cloned().unwrap_or_default(),
+        agent: input::maybe(&query, "agent")?,
+        class,
+        dry_run: input::flag(&query, "dryRun"),
+    };
+    streamed(&app, body, move |node, next| {
+        let spool = spool(node, next)?;
+        node.import(spool.path(), &request)
+    })
+    .await
+    .map(Json)
+}
+
+/// The body in a file of the staging directory; gone when it is dropped.
+fn spool(
+    node: &Node,
+    next: &mut dyn FnMut() -> Answer<Option<Bytes>>,
+) -> Answer<tempfile::NamedTempFile> {
+    let io = |error: std::io::Error| Problem::new(Code::StoreIo, format!("spooling the body: {error}"));
+    let dir = node.dirs().staging();
+    std::fs::create_dir_all(&dir).map_err(io)?;
+    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(io)?;
+    let mut size = 0_u64;
+    let size_max = node.config().limits.staging_bytes_max;
+    while let Some(piece) = next()? {
+        size += piece.len() as u64;
+        if size > size_max {
+            let what = format!("the body is larger than limits.staging_max, {size_max} bytes");
+            return Err(Problem::new(Code::Quota, what));
+        }
+        file.write_all(&piece).map_err(io)?;
+    }
+    file.flush().map_err(io)?;
+    Ok(file)
+}
+
+async fn take_car(State(app): State<App>, query: input::Query, body: Body) -> Answer<Json<Value>> {
+    let dry_run = input::flag(&query, "dryRun");
+    streamed(&app, body, move |node, next| {
+        let spool = spool(node, next)?;
+        node.take_car(spool.path(), dry_run)
+    })
+    .await
+    .map(Json)
+}
+
+async fn verify_car(State(app): State<App>, body: Body) -> Answer<Json<Value>> {
+    streamed(&app, body, move |node, next| {
+        let spool = spool(node, next)?;
+        node.take_car(spool.path(), true)
+    })
+    .await
+    .map(Json)
+}
+
+/// A session as CAR, streamed.
+pub(super) async fn export(app: &App, session: SessionId, with_payloads: bool) -> Answer<Response<Body>> {
+    let body = sent(app, move |node, send| node.export_car(session, with_payloads, send)).await?;
+    let name = format!("attachment; filename=\"{}.car\"", session.short());
+    let headers = [
+        (header::CONTENT_TYPE, "application/vnd.ipld.car; version=1".to_owned()),
+        (header::CONTENT_DISPOSITION, name),
+    ];
+    Ok((headers, body).into_response())
+}

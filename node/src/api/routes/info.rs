@@ -1,0 +1,154 @@
+//! The node itself: health, keys, status, fsck, stop.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Query, State};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use throughline_protocol::id::SessionId;
+use throughline_protocol::ticket::{PeerTicket, Ticket};
+
+use crate::api::error::Answer;
+use crate::api::{App, openapi};
+use crate::core::{Node, need_session, shape};
+use crate::sync::PeerView;
+
+use super::input;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/health", get(health))
+        .route("/v1/openapi.json", get(document))
+        .route("/v1/node", get(node))
+        .route("/v1/status", get(status))
+        .route("/v1/resolve", get(resolve))
+        .route("/v1/fsck", post(fsck))
+        .route("/v1/stop", post(stop))
+}
+
+async fn health(State(app): State<App>) -> Json<Value> {
+    let state = if app.node().store().read_only_reason().is_some() { "read-only" } else { "running" };
+    Json(json!({"v": 1, "kind": "health", "state": state}))
+}
+
+async fn document() -> Json<Value> {
+    Json(openapi::document())
+}
+
+async fn node(State(app): State<App>) -> Answer<Json<Value>> {
+    let node = app.node();
+    let peer = node.peer_seed().principal();
+    let mut listen = Vec::new();
+    let mut ticket = None;
+    if let Some(network) = node.network() {
+        listen = network.listen_addrs().await;
+        if !listen.is_empty() {
+            let addresses = listen.iter().take(8).cloned().collect();
+            ticket = Some(Ticket::Peer(PeerTicket { principal: node.principal(), peer, addresses }).to_string());
+        }
+    }
+    Ok(Json(json!({
+        "v": 1, "kind": "node",
+        "principal": node.principal().to_string(),
+        "peerId": crate::net::peer_of(&peer).map(|peer| peer.to_string()),
+        "peerPrincipal": peer.to_string(),
+        "owner": node.owner().map(|owner| owner.to_string()),
+        "version": env!("CARGO_PKG_VERSION"),
+        "role": node.config().node.role.word(),
+        "listen": listen,
+        "api": {"socket": node.config().api.socket.display().to_string(), "http": app.http().map(|at| at.to_string())},
+        "state": running(&app),
+        "ticket": ticket,
+    })))
+}
+
+fn running(app: &App) -> &'static str {
+    // A node that serves listens somewhere; one of a command's own process does not.
+    if app.node().is_serving() { "running" } else { "in-process" }
+}
+
+async fn resolve(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
+    let text = query.get("s").cloned().unwrap_or_default();
+    let session = app.act(move |node| node.resolve(&text)).await?;
+    Ok(Json(json!({"v": 1, "kind": "resolved", "session": session.to_string()})))
+}
+
+async fn status(
+    State(app): State<App>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Answer<Json<Value>> {
+    let only: Option<SessionId> = query.get("session").map(|text| input::session(text)).transpose()?;
+    let peers = match app.node().network() {
+        Some(network) => network.peers().await,
+        None => Vec::new(),
+    };
+    let state = if running(&app) == "running" { "running" } else { "stopped" };
+    app.act(move |node| status_of(node, only, &peers, state)).await.map(Json)
+}
+
+fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &str) -> Answer<Value> {
+    let reader = node.reader()?;
+    let aliases = shape::aliases(&reader)?;
+    let rows = match only {
+        Some(session) => vec![need_session(&reader, session)?],
+        None => {
+            let mut rows = Vec::new();
+            let mut after = None;
+            loop {
+                let page = reader.sessions(after, 500)?;
+                let Some(last) = page.last() else { break rows };
+                after = Some(last.session);
+                rows.extend(page);
+            }
+        }
+    };
+    let count = |verdicts: &[&str]| {
+        rows.iter().filter(|row| verdicts.contains(&row.summary.verdict.as_str())).count()
+    };
+    let totals = json!({
+        "sessions": rows.len(),
+        "pinned": reader.pins()?.len(),
+        "forked": count(&["forked", "frozen"]),
+        "cutTail": count(&["revoked-tail", "fenced-tail"]),
+        "incomplete": count(&["incomplete"]),
+        "bytes": reader.stats()?.bytes(),
+    });
+    let sessions: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            let mut object = shape::session(row, node.principal(), &aliases);
+            let replicas = peers.iter().filter_map(|peer| peer.replica(row.session, row.tip));
+            object["replicas"] = replicas.collect::<Vec<_>>().into();
+            object
+        })
+        .collect();
+    let store = node.store().read_only_reason();
+    let health: Vec<Value> = store
+        .iter()
+        .map(|why| {
+            json!({"code": "H_READ_ONLY", "severity": "error", "message": why, "fix": "fix the disk, then restart"})
+        })
+        .collect();
+    Ok(json!({
+        "v": 1, "kind": "status",
+        "node": {
+            "state": state, "principal": node.principal().to_string(),
+            "owner": node.owner().map(|owner| owner.to_string()),
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptimeMs": u64::try_from(node.started().elapsed().as_millis()).unwrap_or(u64::MAX),
+            "store": if store.is_some() { "read-only" } else { "writable" },
+            "peers": peers.iter().filter(|peer| peer.connected).count(),
+        },
+        "health": health, "sessions": sessions, "totals": totals,
+    }))
+}
+
+async fn fsck(State(app): State<App>) -> Answer<Json<Value>> {
+    app.act(Node::fsck).await.map(Json)
+}
+
+async fn stop(State(app): State<App>) -> Json<Value> {
+    app.node().stop();
+    Json(json!({"v": 1, "kind": "stop", "state": "stopping"}))
+}

@@ -1,0 +1,81 @@
+//! What handlers read: query parameters, ids in paths, JSON and CBOR bodies. Every refusal says what was expected.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use serde_json::Value;
+use throughline_protocol::block::sha256;
+use throughline_protocol::code::Code;
+use throughline_protocol::id::SessionId;
+
+use crate::api::error::{Answer, Problem};
+
+/// Query parameters by name; the last one of a name counts.
+pub(super) type Query = axum::extract::Query<BTreeMap<String, String>>;
+
+/// A session id in a path: the full CID.
+pub(super) fn session(text: &str) -> Answer<SessionId> {
+    text.parse().map_err(|_| Problem::new(Code::ApiPath, "expected a full session CID in the path"))
+}
+
+/// A query parameter that must parse, if it is there.
+pub(super) fn maybe<T: FromStr>(query: &BTreeMap<String, String>, name: &str) -> Answer<Option<T>> {
+    query
+        .get(name)
+        .filter(|text| !text.is_empty())
+        .map(|text| {
+            text.parse().map_err(|_| Problem::new(Code::ApiBody, format!("query parameter `{name}` is not usable")))
+        })
+        .transpose()
+}
+
+/// Whether a flag is set: `1` or `true`.
+pub(super) fn flag(query: &BTreeMap<String, String>, name: &str) -> bool {
+    matches!(query.get(name).map(String::as_str), Some("1" | "true"))
+}
+
+/// A JSON body; an empty one is an empty object.
+pub(super) fn json(body: &Bytes) -> Answer<Value> {
+    if body.is_empty() {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    let value: Value = serde_json::from_slice(body)
+        .map_err(|error| Problem::new(Code::Json, format!("the body at line {} column {}", error.line(), error.column())))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Problem::new(Code::ApiBody, "expected a JSON object"))
+    }
+}
+
+/// A field of a JSON body that must be text and parse, if it is there.
+pub(super) fn field<T: FromStr>(body: &Value, name: &str) -> Answer<Option<T>> {
+    match &body[name] {
+        Value::Null => Ok(None),
+        Value::String(text) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| Problem::new(Code::ApiBody, format!("`{name}` is not usable: {}", shown(text)))),
+        _ => Err(Problem::new(Code::ApiBody, format!("expected text in `{name}`"))),
+    }
+}
+
+/// A field that must be there.
+pub(super) fn need<T: FromStr>(body: &Value, name: &str) -> Answer<T> {
+    field(body, name)?.ok_or_else(|| Problem::new(Code::ApiBody, format!("the body needs `{name}`")))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(60).collect()
+}
+
+/// The idempotency key and the hash of the request that it stands for.
+pub(super) fn idempotency(headers: &HeaderMap, body: &[u8]) -> Answer<Option<(String, [u8; 32])>> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| (1..=200).contains(&key.len()));
+    let key = key.ok_or_else(|| Problem::new(Code::ApiBody, "expected an idempotency-key of 1 to 200 characters"))?;
+    // Keys of programs and those that the node keeps for itself never meet.
+    Ok(Some((format!("http:{key}"), sha256(body))))
+}

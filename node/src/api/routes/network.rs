@@ -1,0 +1,100 @@
+//! Peers and transfers.
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use std::time::Duration;
+use throughline_protocol::code::Code;
+use throughline_protocol::id::SessionId;
+
+use super::input;
+use crate::api::App;
+use crate::api::error::{Answer, Problem};
+use crate::sync::peers::{self, Added, KnownPeer};
+use crate::sync::{FetchFiles, FetchRequest, PeerView};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/peers", get(list).post(add))
+        .route("/v1/peers/{alias}", delete(remove))
+        .route("/v1/fetch", post(fetch))
+}
+
+async fn list(State(app): State<App>) -> Answer<Json<Value>> {
+    let items: Vec<Value> = match app.node().network() {
+        Some(network) => network.peers().await.iter().map(PeerView::to_json).collect(),
+        None => {
+            let known = app.act(|node| peers::list(&node.reader()?)).await?;
+            known.iter().map(|peer| known_json(peer)).collect()
+        }
+    };
+    Ok(Json(json!({"v": 1, "kind": "peers", "items": items})))
+}
+
+fn known_json(peer: &KnownPeer) -> Value {
+    json!({
+        "v": 1, "kind": "peer", "alias": peer.alias, "principal": peer.principal.to_string(),
+        "peer": crate::net::peer_of(&peer.peer).map(|peer| peer.to_string()),
+        "addrs": peer.addrs.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+async fn add(State(app): State<App>, body: Bytes) -> Answer<(StatusCode, Json<Value>)> {
+    let value = input::json(&body)?;
+    let alias: String = input::need(&value, "alias")?;
+    let ticket: String = input::need(&value, "ticket")?;
+    let peer = KnownPeer::of_ticket(&alias, &ticket)?;
+    let mut answer = known_json(&peer);
+    let added = app.act(move |node| peers::add(node, &peer)).await?;
+    answer["unchanged"] = (added == Added::Before).into();
+    if let Some(network) = app.node().network() {
+        network.peers_changed();
+    }
+    let status = if added == Added::Now { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(answer)))
+}
+
+async fn remove(State(app): State<App>, Path(alias): Path<String>) -> Answer<Json<Value>> {
+    let peer = app.act(move |node| peers::remove(node, &alias)).await?;
+    if let Some(network) = app.node().network() {
+        network.peers_changed();
+    }
+    Ok(Json(known_json(&peer)))
+}
+
+async fn fetch(State(app): State<App>, body: Bytes) -> Answer<Json<Value>> {
+    let value = input::json(&body)?;
+    let session: SessionId = input::need(&value, "session")?;
+    let from = match &value["from"] {
+        Value::Null => Vec::new(),
+        Value::Array(from) => from.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => return Err(Problem::new(Code::ApiBody, "expected an array in `from`")),
+    };
+    let files = match value["payloads"].as_str() {
+        None | Some("referenced") => FetchFiles::Payloads,
+        Some("none") => FetchFiles::None,
+        Some("all") => FetchFiles::All,
+        Some(_) => return Err(Problem::new(Code::ApiBody, "expected payloads none, referenced or all")),
+    };
+    let timeout = match &value["timeoutMs"] {
+        Value::Null => app.node().config().limits.idle_timeout,
+        ms => Duration::from_millis(ms.as_u64().ok_or_else(|| {
+            Problem::new(Code::ApiBody, "expected a number of milliseconds in `timeoutMs`")
+        })?),
+    };
+    let request = FetchRequest {
+        session,
+        from,
+        files,
+        timeout,
+        adopt: value["adopt"].as_bool().unwrap_or(true),
+        peers_min: value["peersMin"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(1),
+    };
+    let network = app.node().network().ok_or_else(|| {
+        Problem::new(Code::Unreachable, "this process runs without a network").hint("throughline serve")
+    })?;
+    network.fetch(request).await.map(Json)
+}

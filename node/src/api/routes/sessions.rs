@@ -1,0 +1,242 @@
+//! Sessions: list, create, one, its base, verification, pins.
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use throughline_protocol::code::Code;
+use throughline_protocol::entry::Class;
+use throughline_protocol::id::{AgentIri, EntryCid, Principal};
+use throughline_protocol::view::EntryDraft;
+use throughline_store::{Pin, PinDepth, SessionRow, SetPin};
+
+use super::input;
+use crate::api::App;
+use crate::api::error::{Answer, Problem};
+use crate::core::{CreateRequest, Node, PayloadUse, need_session, now, shape, standing};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/sessions", get(list).post(create))
+        .route("/v1/sessions/{session}", get(one))
+        .route("/v1/sessions/{session}/base", get(base))
+        .route("/v1/sessions/{session}/anchor", get(anchor))
+        .route("/v1/sessions/{session}/verify", get(verify_get).post(verify_post))
+        .route("/v1/pins", get(pins))
+        .route("/v1/pins/{session}", get(pin_get).put(pin_put).delete(pin_delete))
+}
+
+async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
+    let agent: Option<AgentIri> = input::maybe(&query, "agent")?;
+    let owner: Option<Principal> = input::maybe(&query, "owner")?;
+    let limit: usize = input::maybe(&query, "limit")?.unwrap_or(100);
+    let state = query.get("state").cloned();
+    let mut after = query.get("cursor").map(|cursor| input::session(cursor)).transpose()?;
+    let limit = limit.clamp(1, 500);
+    app.act(move |node| {
+        let reader = node.reader()?;
+        let aliases = shape::aliases(&reader)?;
+        let fits = |row: &SessionRow| {
+            agent.as_ref().is_none_or(|agent| row.agent == agent.to_string())
+                && owner.is_none_or(|owner| row.owner == owner)
+                && state.as_deref().is_none_or(|state| shape::state_word(row) == state)
+        };
+        let mut items = Vec::new();
+        let next = loop {
+            let page = reader.sessions(after, limit)?;
+            let Some(last) = page.last().map(|row| row.session) else { break None };
+            let mut full = None;
+            for row in page.iter().filter(|row| fits(row)) {
+                items.push(shape::session(row, node.principal(), &aliases));
+                if items.len() == limit {
+                    full = Some(row.session);
+                    break;
+                }
+            }
+            if full.is_some() {
+                break full;
+            }
+            after = Some(last);
+        };
+        Ok(json!({
+            "v": 1, "kind": "sessions", "items": items,
+            "next": next.map(|session| session.to_string()),
+        }))
+    })
+    .await
+    .map(Json)
+}
+
+async fn create(
+    State(app): State<App>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let value = input::json(&body)?;
+    let class = match value["class"].as_str() {
+        None | Some("internal") => Class::Internal,
+        Some("confidential") => Class::Confidential,
+        Some("public") => Class::Public,
+        Some(_) => return Err(Problem::new(Code::ApiBody, "expected class internal or confidential")),
+    };
+    let first = &value["firstEntry"];
+    let request = CreateRequest {
+        agent: input::field(&value, "agent")?,
+        title: input::field(&value, "title")?,
+        class,
+        first_entry: if first.is_null() { None } else { Some(EntryDraft::from_json(first)?) },
+        key: input::idempotency(&headers, &body)?,
+    };
+    let created = app.act(move |node| node.create(&request)).await?;
+    let status = if created.replayed { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(created.answer)))
+}
+
+async fn one(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+    let session = input::session(&session)?;
+    app.act(move |node| {
+        if node.drafts().holds(session) {
+            return Ok(json!({"v": 1, "kind": "session", "session": session.to_string(), "state": "draft"}));
+        }
+        let reader = node.reader()?;
+        let standing = standing(&reader, session)?;
+        let aliases = shape::aliases(&reader)?;
+        let mut object = shape::session(&standing.row, node.principal(), &aliases);
+        object["v"] = 1.into();
+        object["kind"] = "session".into();
+        object["genesis"] = session.to_string().into();
+        object["entryBytes"] = standing.row.entry_bytes.into();
+        object["participants"] = standing
+            .state
+            .participants()
+            .unwrap_or_default()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .into();
+        object["pinned"] = reader.pin(session)?.is_some().into();
+        object["aside"] = aside(&reader, session)?.into();
+        Ok(object)
+    })
+    .await
+    .map(Json)
+}
+
+/// Entries that are kept beside the chain as evidence.
+fn aside(
+    reader: &throughline_store::Reader,
+    session: throughline_protocol::id::SessionId,
+) -> Answer<Vec<Value>> {
+    let side = reader.side_entries(session, None, 200)?;
+    Ok(side
+        .iter()
+        .map(|entry| {
+            json!({"cid": entry.cid.to_string(), "seq": entry.seq.get(), "status": entry.status.word()})
+        })
+        .collect())
+}
+
+async fn base(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+    let session = input::session(&session)?;
+    app.act(move |node| node.signing_base(session)).await.map(Json)
+}
+
+async fn anchor(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+    let session = input::session(&session)?;
+    app.act(move |node| node.anchor_facts(session)).await.map(Json)
+}
+
+async fn verify_get(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    query: input::Query,
+) -> Answer<Json<Value>> {
+    let session = input::session(&session)?;
+    let payloads = payload_use(query.get("payloads").map(String::as_str))?;
+    let told: Option<EntryCid> = input::maybe(&query, "toldHead")?;
+    verify(&app, session, payloads, told).await
+}
+
+async fn verify_post(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    body: Bytes,
+) -> Answer<Json<Value>> {
+    let session = input::session(&session)?;
+    let value = input::json(&body)?;
+    let payloads = payload_use(value["payloads"].as_str())?;
+    let told = input::field(&value, "toldHead")?;
+    verify(&app, session, payloads, told).await
+}
+
+fn payload_use(word: Option<&str>) -> Answer<PayloadUse> {
+    match word {
+        Some("none") => Ok(PayloadUse::None),
+        None | Some("present" | "all") => Ok(PayloadUse::Present),
+        Some(_) => Err(Problem::new(Code::ApiBody, "expected payloads none, present or all")),
+    }
+}
+
+async fn verify(
+    app: &App,
+    session: throughline_protocol::id::SessionId,
+    payloads: PayloadUse,
+    told: Option<EntryCid>,
+) -> Answer<Json<Value>> {
+    let began = std::time::Instant::now();
+    let report = app.act(move |node| node.verify(session, payloads, told)).await?;
+    let mut answer = crate::report::verify(&report, "store");
+    answer["elapsedMs"] = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).into();
+    Ok(Json(answer))
+}
+
+async fn pins(State(app): State<App>) -> Answer<Json<Value>> {
+    app.act(|node| {
+        let pins = node.reader()?.pins()?;
+        let items: Vec<Value> = pins.iter().map(|(session, pin)| pin_json(*session, Some(pin))).collect();
+        Ok(json!({"v": 1, "kind": "pins", "items": items}))
+    })
+    .await
+    .map(Json)
+}
+
+fn pin_json(session: throughline_protocol::id::SessionId, pin: Option<&Pin>) -> Value {
+    json!({
+        "v": 1, "kind": "pin", "session": session.to_string(), "pinned": pin.is_some(),
+        "since": pin.map(|pin| shape::rfc3339(pin.since)), "depth": pin.map(|pin| pin.depth.word()),
+    })
+}
+
+async fn pin_get(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+    let session = input::session(&session)?;
+    app.act(move |node| Ok(pin_json(session, node.reader()?.pin(session)?.as_ref()))).await.map(Json)
+}
+
+async fn pin_put(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+    set_pin(&app, &session, Some(PinDepth::Files)).await
+}
+
+async fn pin_delete(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+    set_pin(&app, &session, None).await
+}
+
+async fn set_pin(app: &App, session: &str, depth: Option<PinDepth>) -> Answer<Json<Value>> {
+    let session = input::session(session)?;
+    app.act(move |node: &Node| {
+        let reader = node.reader()?;
+        need_session(&reader, session)?;
+        let before = reader.pin(session)?;
+        let unchanged = before.is_some() == depth.is_some();
+        let pin = depth.map(|depth| before.unwrap_or(Pin { since: now(), depth }));
+        if !unchanged {
+            node.store().run(SetPin { session, pin, at: now() })?;
+        }
+        let mut answer = pin_json(session, pin.as_ref());
+        answer["unchanged"] = unchanged.into();
+        Ok(answer)
+    })
+    .await
+    .map(Json)
+}

@@ -1,0 +1,91 @@
+//! The control blobs of an owner and session, and which grant a key may act under.
+
+use std::sync::Arc;
+
+use throughline_protocol::block::Decoded;
+use throughline_protocol::code::Code;
+use throughline_protocol::control::{Control, Role};
+use throughline_protocol::entry::Authority;
+use throughline_protocol::fork::Controls;
+use throughline_protocol::id::{AgentIri, Cid, Codec, HashKind, Principal, SessionId};
+use throughline_store::Reader;
+
+use crate::api::error::{Answer, Problem};
+
+/// All capabilities and tombstones of an owner, and the Refs of a session. They were verified when they were stored.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn controls_of(reader: &Reader, owner: Principal, session: Option<SessionId>) -> Answer<Controls> {
+    let mut controls = Controls::new();
+    let mut take = |bytes: Vec<u8>| -> Answer<()> {
+        controls.insert(&Decoded::<Control>::decode(Arc::<[u8]>::from(bytes))?.assume_signed());
+        Ok(())
+    };
+    reader.controls_of_owner(owner)?.into_iter().try_for_each(&mut take)?;
+    if let Some(session) = session {
+        reader.refs_of_session(session)?.into_iter().try_for_each(&mut take)?;
+    }
+    Ok(controls)
+}
+
+/// Whether a key has a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// It has a live one.
+    Live(Cid),
+    /// It had one; it was revoked.
+    Revoked(Cid),
+    /// It never had one.
+    Never,
+}
+
+/// The grant under which `delegate` may act as `role` for `owner` in a session of `agent`: a live one if there is one.
+#[must_use]
+pub fn grant_of(
+    controls: &Controls,
+    owner: Principal,
+    delegate: Principal,
+    role: Role,
+    covers: Option<(SessionId, &AgentIri)>,
+) -> Granted {
+    let mut found = Granted::Never;
+    for (hash, capability) in controls.capabilities() {
+        let Ok(grant) = capability.grant() else { continue };
+        let fits = grant.owner == owner
+            && grant.delegate == delegate
+            && grant.role == role
+            && covers.is_none_or(|(session, agent)| grant.covers(session, agent));
+        if !fits {
+            continue;
+        }
+        let cid = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash);
+        if controls.revoked_by(&cid, owner).is_none() {
+            return Granted::Live(cid);
+        }
+        found = Granted::Revoked(cid);
+    }
+    found
+}
+
+impl Granted {
+    /// The header fields of an entry signed under it.
+    ///
+    /// # Errors
+    /// `E_REVOKED` or `E_CAP_MISSING`, with the command that the owner runs.
+    pub fn authority(self, owner: Principal, delegate: Principal, agent: &AgentIri) -> Answer<Authority> {
+        match self {
+            Granted::Live(capability) => Ok(Authority { space: owner, capability }),
+            Granted::Revoked(capability) => Err(Problem::new(
+                Code::Revoked,
+                format!("the grant {} of {} was revoked", capability.short(), delegate.short()),
+            )
+            .hint(format!("throughline grant {delegate} --agent {agent}"))),
+            Granted::Never => Err(Problem::new(
+                Code::CapMissing,
+                format!("{} may not write sessions of {agent}", delegate.short()),
+            )
+            .hint(format!("throughline grant {delegate} --agent {agent}"))),
+        }
+    }
+}

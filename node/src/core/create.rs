@@ -1,0 +1,216 @@
+//! New sessions. A session exists only once there is substance: a draft lives in memory, and its genesis is stored together
+//! with its first entry.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use throughline_protocol::code::Code;
+use throughline_protocol::control::Role;
+use throughline_protocol::entry::{Authority, Body, Class, Genesis};
+use throughline_protocol::fork::Controls;
+use throughline_protocol::id::{AgentIri, SessionId};
+use throughline_protocol::payload::{GenesisWords, PayloadDraft, Words};
+use throughline_protocol::verify::{NoIndex, Verifier};
+use throughline_protocol::view::EntryDraft;
+use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Scope, Used};
+
+use super::append::{Appended, answer_of, kept};
+use super::controls::{controls_of, grant_of};
+use super::seal_up::{links_of, sign_on};
+use super::{Node, now, random, summary};
+use crate::api::error::{Answer, Problem};
+
+/// Drafts that are remembered.
+const DRAFTS_MAX: usize = 256;
+
+/// A session to be made.
+#[derive(Clone, Debug)]
+pub struct CreateRequest {
+    /// The agent; none is the owner's root agent.
+    pub agent: Option<AgentIri>,
+    /// A title.
+    pub title: Option<String>,
+    /// Internal or confidential; `public` is only reached by publishing.
+    pub class: Class,
+    /// The first entry; without one the session is a draft.
+    pub first_entry: Option<EntryDraft>,
+    /// The request's key and the sha-256 of its body.
+    pub key: Option<(String, [u8; 32])>,
+}
+
+/// A session that was made.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// The answer object.
+    pub answer: Value,
+    /// Whether the same request was answered before.
+    pub replayed: bool,
+}
+
+/// Draft sessions: their signed genesis, waiting for a first entry.
+#[derive(Default)]
+pub struct Drafts {
+    known: Mutex<VecDeque<(SessionId, Arc<Draft>)>>,
+}
+
+struct Draft {
+    verifier: Verifier<NoIndex>,
+    authority: Authority,
+}
+
+impl Drafts {
+    fn put(&self, session: SessionId, draft: Draft) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() == DRAFTS_MAX {
+            known.pop_front();
+        }
+        known.push_back((session, Arc::new(draft)));
+    }
+
+    fn find(&self, session: SessionId) -> Option<Arc<Draft>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().find(|(id, _)| *id == session).map(|(_, draft)| Arc::clone(draft))
+    }
+
+    fn forget(&self, session: SessionId) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != session);
+    }
+
+    /// Whether a session is a draft.
+    #[must_use]
+    pub fn holds(&self, session: SessionId) -> bool {
+        self.find(session).is_some()
+    }
+}
+
+impl Node {
+    /// Makes a session: a draft, or the session and its first entry in one commit.
+    ///
+    /// # Errors
+    /// `E_CAP_MISSING` or `E_REVOKED` without a grant, `E_CLASS_DOWNGRADE` for class public, or what the schema refuses.
+    pub fn create(&self, request: &CreateRequest) -> Answer<Created> {
+        let reader = self.reader()?;
+        if let Some((key, hash)) = &request.key {
+            match reader.idempotency(&Scope::Node, key, hash)? {
+                Used::Never => {}
+                Used::Same(result) => {
+                    let Appended { answer, replayed } = kept(&result)?;
+                    return Ok(Created { answer, replayed });
+                }
+                Used::Other => return Err(Code::Idempotency.into()),
+            }
+        }
+        let owner = self.need_owner()?;
+        let agent = request.agent.clone().unwrap_or_else(|| AgentIri::new(owner, None));
+        if agent.account() != owner {
+            let what = format!("expected an agent of {}, got {agent}", owner.short());
+            return Err(Problem::new(Code::CapScope, what));
+        }
+        if request.class == Class::Public {
+            return Err(Problem::new(Code::ClassDowngrade, "a session becomes public by `publish` only"));
+        }
+        let controls = controls_of(&reader, owner, None)?;
+        let (verifier, authority) = self.sign_genesis(controls, &agent, request)?;
+        let session = verifier.state().map(|state| state.session()).ok_or(Code::Internal)?;
+        let draft = Draft { verifier, authority };
+        let Some(first) = &request.first_entry else {
+            self.drafts().put(session, draft);
+            let answer = json!({
+                "v": 1, "kind": "session", "session": session.to_string(), "state": "draft",
+                "agent": agent.to_string(),
+            });
+            return Ok(Created { answer, replayed: false });
+        };
+        let Appended { answer, replayed } = self.begin(session, &draft, &[first.clone()], request.key.as_ref(), Scope::Node)?;
+        let mut answer = answer;
+        answer["kind"] = "session".into();
+        answer["state"] = "active".into();
+        Ok(Created { answer, replayed })
+    }
+
+    /// Appends the first entries of a draft; none if the session is no draft here.
+    ///
+    /// # Errors
+    /// As [`Node::append`].
+    pub fn append_to_draft(
+        &self,
+        session: SessionId,
+        entries: &[EntryDraft],
+        key: Option<&(String, [u8; 32])>,
+    ) -> Answer<Option<Appended>> {
+        let Some(draft) = self.drafts().find(session) else { return Ok(None) };
+        let appended = self.begin(session, &draft, entries, key, Scope::Session(session))?;
+        self.drafts().forget(session);
+        Ok(Some(appended))
+    }
+
+    fn sign_genesis(
+        &self,
+        controls: Controls,
+        agent: &AgentIri,
+        request: &CreateRequest,
+    ) -> Answer<(Verifier<NoIndex>, Authority)> {
+        let owner = agent.account();
+        // A one-session grant cannot cover a session that has no name yet, so the agent's own path must be covered.
+        let probe = SessionId::of_genesis(throughline_protocol::id::EntryCid::from_digest([0; 32]));
+        let granted = grant_of(&controls, owner, self.principal(), Role::Writer, Some((probe, agent)));
+        let authority = granted.authority(owner, self.principal(), agent)?;
+        let body = Body::Genesis(Genesis {
+            agent: agent.clone(),
+            nonce: random()?,
+            holder: None,
+            class: request.class,
+            parent: None,
+            continues: None,
+        });
+        let payload = request.title.clone().map(|title| {
+            PayloadDraft::new(Words::Genesis(GenesisWords { title: Some(title), ..GenesisWords::default() }))
+        });
+        let mut verifier = Verifier::begin(controls);
+        let draft = EntryDraft { body, payload, ext: None };
+        sign_on(&mut verifier, &draft, Some(authority), now(), random()?, self.key())?;
+        Ok((verifier, authority))
+    }
+
+    fn begin(
+        &self,
+        session: SessionId,
+        draft: &Draft,
+        entries: &[EntryDraft],
+        key: Option<&(String, [u8; 32])>,
+        scope: Scope,
+    ) -> Answer<Appended> {
+        let mut verifier = draft.verifier.clone();
+        for entry in entries {
+            sign_on(&mut verifier, entry, Some(draft.authority), now(), random()?, self.key())?;
+        }
+        let segment = verifier.finish()?.ok_or(Code::Internal)?;
+        let answer = answer_of(session, &segment, false);
+        let options = AdoptOptions {
+            guard: GuardUse::Signed(self.principal()),
+            idempotency: key.map(|(key, hash)| Idempotency {
+                scope,
+                key: key.clone(),
+                request: *hash,
+                result: answer.to_string().into_bytes(),
+                expires: None,
+            }),
+            links: links_of(segment.entries())?,
+            summary: summary::after_extension(None, &segment)?,
+            pin: self.own_pin(),
+            ..AdoptOptions::at(now())
+        };
+        let appended = match self.store().adopt(segment, options)? {
+            Adopted::Now { .. } => Appended { answer, replayed: false },
+            Adopted::Replayed { result } => kept(&result)?,
+        };
+        self.after_commit(session);
+        Ok(appended)
+    }
+
+    /// The pin that sessions of one's own get.
+    pub(super) fn own_pin(&self) -> Option<Pin> {
+        self.config().sessions.pin_own.then(|| Pin { since: now(), depth: PinDepth::Files })
+    }
+}

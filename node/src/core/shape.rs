@@ -1,0 +1,266 @@
+//! The JSON shapes that the API and the command line share. Ids are always full; fields are only ever added.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::content::Content;
+use throughline_protocol::entry::{Body, Entry, Note};
+use throughline_protocol::fork::Mark;
+use throughline_protocol::id::{Principal, Seq, UnixMillis};
+use throughline_protocol::payload::{Payload, Words};
+use throughline_protocol::view;
+use throughline_store::{PayloadState, Reader, SessionRow, SessionState, StoredEntry};
+
+use crate::api::error::Answer;
+
+/// A position: `{"cid", "seq", "epoch"}`.
+#[must_use]
+pub fn mark(mark: &Mark) -> Value {
+    json!({"cid": mark.cid.to_string(), "seq": mark.seq.get(), "epoch": mark.epoch.get()})
+}
+
+/// Unix milliseconds as RFC 3339 in UTC, with milliseconds.
+#[must_use]
+pub fn rfc3339(at: UnixMillis) -> String {
+    let (days, rest) = (at.get() / 86_400_000, at.get() % 86_400_000);
+    let (year, month, day) = civil(days);
+    let (hour, minute) = (rest / 3_600_000, rest / 60_000 % 60);
+    let (second, milli) = (rest / 1_000 % 60, rest % 1_000);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+}
+
+/// Days since 1970-01-01 as a civil date (Howard Hinnant, "chrono-compatible low-level date algorithms").
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    (year, month, day)
+}
+
+/// What this node may do in a session, as one word.
+#[must_use]
+pub fn state_word(row: &SessionRow) -> &'static str {
+    match row.state {
+        SessionState::Frozen { .. } => "frozen",
+        SessionState::Retired { .. } => "retired",
+        SessionState::Active if row.summary.verdict == "sealed" => "sealed",
+        SessionState::Active if row.summary.holder.is_none() => "suspended",
+        SessionState::Active => "active",
+    }
+}
+
+/// Names of peers, for reading.
+pub type Aliases = BTreeMap<Principal, String>;
+
+/// The names that the user gave to principals.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn aliases(reader: &Reader) -> Answer<Aliases> {
+    Ok(crate::sync::peers::list(reader)?.into_iter().map(|peer| (peer.principal, peer.alias)).collect())
+}
+
+/// A session as lists and `status` show it.
+#[must_use]
+pub fn session(row: &SessionRow, own: Principal, aliases: &Aliases) -> Value {
+    let summary = &row.summary;
+    let head = summary.head.unwrap_or(row.tip);
+    json!({
+        "session": row.session.to_string(),
+        "title": summary.title,
+        "agent": row.agent,
+        "owner": row.owner.to_string(),
+        "class": summary.class.word(),
+        "state": state_word(row),
+        "holder": summary.holder.map(|holder| json!({
+            "principal": holder.to_string(), "alias": aliases.get(&holder), "self": holder == own,
+        })),
+        "epoch": head.epoch.get(),
+        "head": {"cid": head.cid.to_string(), "seq": head.seq.get()},
+        "tip": {"cid": row.tip.cid.to_string(), "seq": row.tip.seq.get()},
+        "pending": summary.pending,
+        "anchoredThrough": summary.anchored_through.map(Seq::get),
+        "verdict": summary.verdict,
+        "problems": problems(row),
+        "changedAt": rfc3339(row.changed),
+    })
+}
+
+/// What is wrong with a session, each with the command that goes on.
+fn problems(row: &SessionRow) -> Vec<Value> {
+    let short = row.session.short();
+    let problem = |code: &str, message: &str, fix: String| json!({"code": code, "message": message, "fix": fix});
+    let mut found = Vec::new();
+    match row.summary.verdict.as_str() {
+        "forked" => found.push(problem(
+            "EV_EQUIVOCATION",
+            "the holder signed two histories",
+            format!("throughline move {short} --to PEER --source offline"),
+        )),
+        "frozen" => found.push(problem(
+            "EV_OWNER_EQUIVOCATION",
+            "the owner opened one epoch twice",
+            format!("throughline move {short} --to PEER --source offline"),
+        )),
+        "revoked-tail" => found.push(problem(
+            "E_REVOKED",
+            "entries of a revoked key lie after the last anchor; they do not count",
+            format!("throughline verify {short}"),
+        )),
+        "fenced-tail" => found.push(problem(
+            "E_FENCED",
+            "a server went on after it was handed over; its entries do not count",
+            format!("throughline verify {short}"),
+        )),
+        "incomplete" => found.push(problem(
+            "E_INCOMPLETE",
+            "blobs that are needed to judge are missing",
+            format!("throughline fetch {short}"),
+        )),
+        _ => {}
+    }
+    if row.fence > row.tip.epoch {
+        found.push(problem(
+            "E_FENCED",
+            "a later epoch exists and is not held here",
+            format!("throughline fetch {short}"),
+        ));
+    }
+    found
+}
+
+/// A stored entry with its payload, as `log` and the entries route show it.
+///
+/// # Errors
+/// When the store's bytes are damaged.
+pub fn log_entry(
+    reader: &Reader,
+    row: &SessionRow,
+    stored: &StoredEntry,
+    own: Principal,
+    aliases: &Aliases,
+) -> Answer<Value> {
+    let signed = Decoded::<Entry>::decode(stored.bytes.as_slice())?.assume_signed();
+    let (payload, payload_state) = payload_of(reader, &signed)?;
+    let entry = signed.value();
+    let head = row.summary.head.unwrap_or(row.tip);
+    let status = match payload_state {
+        "redacted" => "redacted-payload",
+        _ if stored.seq > head.seq && row.summary.pending > 0 => "pending",
+        _ => "valid",
+    };
+    Ok(json!({
+        "v": 1, "kind": "entry",
+        "session": row.session.to_string(),
+        "seq": stored.seq.get(),
+        "cid": stored.cid.to_string(),
+        "prev": entry.prev().map(|prev| prev.to_string()),
+        "epoch": entry.epoch().get(),
+        "type": entry.body.type_name(),
+        "signer": entry.signer.to_string(),
+        "signerAlias": if entry.signer == own { Some("self") } else { aliases.get(&entry.signer).map(String::as_str) },
+        "role": role_word(entry, row),
+        "claimedTs": rfc3339(entry.ts),
+        "claimedTsMs": entry.ts.get(),
+        "status": status,
+        "anchored": row.summary.anchored_through.is_some_and(|through| stored.seq <= through),
+        "summary": one_line(entry, payload.as_ref()),
+        "body": view::entry_to_json(&signed, payload.as_ref()),
+        "links": links(reader, payload.as_ref())?,
+        "payload": payload_state,
+        "source": payload.as_ref().and_then(Payload::source).map(|source| json!({
+            "format": source.format, "line": source.line, "claimedTs": source.ts,
+        })),
+    }))
+}
+
+/// As what the signer acted, as far as the entry itself tells.
+fn role_word(entry: &Entry, row: &SessionRow) -> &'static str {
+    if entry.signer == row.owner {
+        "owner"
+    } else if matches!(entry.body, Body::ModelResponse(_)) {
+        "holder"
+    } else {
+        "delegate"
+    }
+}
+
+/// The payload, and one word: `none`, `present`, `absent` or `redacted`.
+///
+/// # Errors
+/// When the store's bytes are damaged.
+pub fn payload_of(reader: &Reader, signed: &Signed<Entry>) -> Answer<(Option<Payload>, &'static str)> {
+    let Some(named) = signed.value().payload else { return Ok((None, "none")) };
+    Ok(match reader.payload(named.cid)? {
+        PayloadState::Present(bytes) => (Some(Payload::check(signed.value(), bytes)?), "present"),
+        PayloadState::Dropped => (None, "redacted"),
+        PayloadState::Absent => (None, "absent"),
+    })
+}
+
+fn links(reader: &Reader, payload: Option<&Payload>) -> Answer<Vec<Value>> {
+    let Some(payload) = payload else { return Ok(Vec::new()) };
+    let attachments = payload.attachments().iter().map(|file| (file.cid, file.size, file.name.clone()));
+    let media = payload.content().iter().filter_map(|content| match content {
+        Content::Media(media) => Some((media.cid, media.size, media.name.clone())),
+        _ => None,
+    });
+    attachments
+        .chain(media)
+        .map(|(cid, size, name)| {
+            let present = reader.find(&cid)?.is_some();
+            Ok(json!({"cid": cid.to_string(), "present": present, "sizeBytes": size, "name": name}))
+        })
+        .collect()
+}
+
+/// One line for a person, of untrusted words: escaped where it is shown.
+fn one_line(entry: &Entry, payload: Option<&Payload>) -> String {
+    let words = payload.map(Payload::text).unwrap_or_default();
+    let mut line = match &entry.body {
+        Body::ToolCall(call) => format!("{} {}", call.name, call.outcome.word()),
+        Body::ModelResponse(response) if words.is_empty() => {
+            response.calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>().join(", ")
+        }
+        Body::Handoff(handoff) => handoff
+            .holder
+            .map_or_else(|| "suspended".to_owned(), |holder| format!("handed over to {}", holder.short())),
+        Body::Seal(seal) => format!("sealed after {} entries", seal.count),
+        Body::Note(Note::Class(class)) => format!("class {}", class.word()),
+        Body::Note(note) if words.is_empty() => note.kind().to_owned(),
+        Body::Genesis(genesis) if words.is_empty() => genesis.agent.to_string(),
+        _ => String::new(),
+    };
+    if let (Body::ToolCall(_), Some(Words::ToolCall(tool))) = (&entry.body, payload.map(Payload::words))
+        && let Some(input) = &tool.input
+    {
+        let _ = write!(line, " {input}");
+    }
+    if line.is_empty() {
+        line = words;
+    }
+    let flat: String = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    if flat.chars().count() > 160 { flat.chars().take(159).chain(['…']).collect() } else { flat }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339() {
+        let text = |ms| rfc3339(UnixMillis::new(ms).unwrap());
+        assert_eq!(text(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(text(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(text(1_767_225_600_001), "2026-01-01T00:00:00.001Z");
+        assert_eq!(text(4_107_542_399_999), "2100-02-28T23:59:59.999Z");
+    }
+}

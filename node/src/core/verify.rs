@@ -1,0 +1,140 @@
+//! The five checks over what this node holds of a session, and over everything that is stored.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use throughline_protocol::block::Decoded;
+use throughline_protocol::entry::Entry;
+use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::verify::{Auditor, NotLinear, Report};
+use throughline_store::{PayloadState, Reader, StoredEntry};
+
+use super::Node;
+use super::base::need_session;
+use crate::api::error::Answer;
+
+/// Side entries that are read at a time.
+const SIDE_PAGE: usize = 1_000;
+
+/// Which payloads are checked along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadUse {
+    /// None.
+    None,
+    /// Those that are held.
+    Present,
+}
+
+impl Node {
+    /// Verifies everything that is held of a session: hashes, schema, signatures, chain, authority, selection.
+    ///
+    /// # Errors
+    /// `E_NOT_FOUND_YET`; `E_STORE_CORRUPT` when stored bytes do not hash to their CID.
+    pub fn verify(&self, session: SessionId, payloads: PayloadUse, told: Option<EntryCid>) -> Answer<Report> {
+        let reader = self.reader()?;
+        need_session(&reader, session)?;
+        let streamed = audit(&reader, session, payloads, told, Auditor::new().of_session(session));
+        match streamed? {
+            Ok(report) => Ok(report),
+            // Branches or late blobs: judged as a set, in a second reading.
+            Err(_) => audit(&reader, session, payloads, told, Auditor::over_set(session))?
+                .map_err(|not_linear| not_linear.reason.into()),
+        }
+    }
+
+    /// Hashes everything that is stored and verifies every chain again.
+    ///
+    /// # Errors
+    /// When the database cannot be read at all; damage is listed.
+    pub fn fsck(&self) -> Answer<Value> {
+        let found = self.store().fsck()?;
+        let problems: Vec<Value> = found
+            .problems
+            .iter()
+            .map(|problem| {
+                json!({
+                    "code": problem.code.name(),
+                    "session": problem.session.map(|session| session.to_string()),
+                    "detail": problem.what,
+                })
+            })
+            .collect();
+        Ok(json!({
+            "v": 1, "kind": "fsck",
+            "checked": {
+                "sessions": found.sessions, "entries": found.entries, "blocks": found.blocks,
+                "controls": found.controls,
+            },
+            "problemCount": found.problem_count,
+            "problems": problems,
+        }))
+    }
+}
+
+/// One reading of what is held, into an auditor.
+fn audit(
+    reader: &Reader,
+    session: SessionId,
+    payloads: PayloadUse,
+    told: Option<EntryCid>,
+    auditor: Auditor,
+) -> Answer<Result<Report, NotLinear>> {
+    let mut auditor = match told {
+        Some(head) => auditor.told(head),
+        None => auditor,
+    };
+    let row = need_session(reader, session)?;
+    for bytes in reader.controls_of_owner(row.owner)?.into_iter().chain(reader.refs_of_session(session)?) {
+        if let Err(not_linear) = auditor.control(bytes) {
+            return Ok(Err(not_linear));
+        }
+    }
+    for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
+        let stored = stored?;
+        let payload = payload(reader, &stored, payloads)?;
+        if let Err(not_linear) = auditor.entry(stored.bytes, payload) {
+            return Ok(Err(not_linear));
+        }
+    }
+    let mut after = None;
+    loop {
+        let page = reader.side_entries(session, after, SIDE_PAGE)?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.cid);
+        for side in page {
+            if let Err(not_linear) = auditor.entry(side.bytes, None) {
+                return Ok(Err(not_linear));
+            }
+        }
+    }
+    settle_links(reader, session, &mut auditor)?;
+    Ok(Ok(auditor.report()))
+}
+
+/// Links that are too far back for the auditor's memory are looked up in the index.
+fn settle_links(reader: &Reader, session: SessionId, auditor: &mut Auditor) -> Answer<()> {
+    let targets: Vec<EntryCid> = auditor.unsettled().iter().map(|link| link.target).collect();
+    for target in targets {
+        if let Some((held, stored)) = reader.entry(target)?
+            && held == session
+        {
+            auditor.settle(target, stored.seq);
+        }
+    }
+    Ok(())
+}
+
+fn payload(reader: &Reader, stored: &StoredEntry, payloads: PayloadUse) -> Answer<Option<Arc<[u8]>>> {
+    match (stored.payload, payloads) {
+        (Some(cid), PayloadUse::Present) => Ok(match reader.payload(cid)? {
+            PayloadState::Present(bytes) => Some(bytes.into()),
+            PayloadState::Absent | PayloadState::Dropped => None,
+        }),
+        _ => Ok(None),
+    }
+}
+
+/// The entry type and signer of a stored entry, for listings.
+pub(super) fn decode(stored: &StoredEntry) -> Answer<Decoded<Entry>> {
+    Ok(Decoded::<Entry>::decode(stored.bytes.as_slice())?)
+}
