@@ -289,6 +289,7 @@ impl RangeCheck {
             Some(above) => self.lower_hop(*above, bytes)?,
         };
         self.hops.push(hop);
+        // Only a genesis stands at 0, and each hop was found to be of this session: it is this session's genesis.
         let is_base = if self.have.is_empty() { hop.seq == 0 } else { self.have.contains(&hop.cid) };
         if is_base {
             self.fix(hop)
@@ -344,9 +345,6 @@ impl RangeCheck {
             if is_shortcut_left && above.skip != above.prev {
                 return Err(unsolicited(format!("the path leaves the skip of seq {}", above.seq)));
             }
-        }
-        if self.have.is_empty() && base.cid != self.request.session.genesis() {
-            return Err(unsolicited("the path ends in another genesis"));
         }
         let count = self.request.want.seq.get() - base.seq;
         if count >= self.limits.entries_max {

@@ -244,6 +244,25 @@ fn another_branch_is_refused_at_its_first_checkpoint_at_the_latest() {
 }
 
 #[test]
+fn an_entry_of_another_branch_is_refused_at_once_between_checkpoints() {
+    let chains = chains(40, 20);
+    let mut check = begun(&chains, 40, 3);
+    feed(&mut check, &chains.main, 4..=22).unwrap();
+    let violation = feed(&mut check, &chains.other, [23]).unwrap_err();
+    assert!(violation.reject.detail.contains("another branch"), "{violation}");
+}
+
+#[test]
+fn a_path_of_another_session_is_refused() {
+    let chains = chains(5, 5);
+    let mut elsewhere = SessionBuilder::new("elsewhere");
+    (0..5).for_each(|at| grow(&mut elsewhere, at));
+    let mut check = check(request(&chains.main, 5, Vec::new()));
+    check.path(&[bytes(&chains.main, 5), bytes(&chains.main, 4)]).unwrap();
+    unsolicited_by_sender(check.path(&[bytes(&elsewhere, 3)]));
+}
+
+#[test]
 fn entries_that_the_request_named_are_not_sent_again() {
     let chains = chains(40, 40);
     let mut check = check(request(&chains.main, 40, locator(&chains.main, 15)));
