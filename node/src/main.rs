@@ -1,1 +1,5 @@
-fn main() {}
+//! The command line of Throughline.
+
+fn main() -> std::process::ExitCode {
+    throughline_node::cli::main()
+}

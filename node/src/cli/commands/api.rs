@@ -1,0 +1,137 @@
+//! `api`: the local API for other programs.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use throughline_protocol::code::Code;
+
+use crate::api::client::Client;
+use crate::api::error::{Answer, Problem};
+use crate::api::token::{Scope, Tokens};
+use crate::cli::context::Context;
+use crate::cli::output::Outcome;
+use crate::cli::page::Page;
+use crate::cli::refusal;
+
+/// Commands of `api`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApiCommand {
+    /// Where the API answers while a node runs
+    Path,
+    /// Print the token for programs that use TCP; the socket needs none
+    Token(TokenArgs),
+    /// Print the OpenAPI description
+    Openapi,
+    /// Run curl against the running node: paths such as /v1/status, and any option of curl
+    Curl(CurlArgs),
+}
+
+/// Arguments of `api token`.
+#[derive(Debug, Args)]
+pub(crate) struct TokenArgs {
+    /// What it allows
+    #[arg(long, value_name = "SCOPE", default_value = "write", value_parser = ["read", "write"])]
+    pub(crate) scope: String,
+}
+
+/// Arguments of `api curl`.
+#[derive(Debug, Args)]
+pub(crate) struct CurlArgs {
+    /// Handed to curl
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "ARGS")]
+    pub(crate) args: Vec<String>,
+}
+
+/// Runs one.
+pub(crate) fn run(ctx: &Context, command: &ApiCommand) -> Answer<Outcome> {
+    match command {
+        ApiCommand::Path => path(ctx),
+        ApiCommand::Token(args) => token(ctx, args),
+        ApiCommand::Openapi => {
+            let answer = ctx.api()?.get("/v1/openapi.json")?;
+            let mut page = Page::default();
+            page.block(0, serde_json::to_string_pretty(&answer).unwrap_or_default());
+            Ok(Outcome::done(answer, page))
+        }
+        ApiCommand::Curl(args) => curl(ctx, args),
+    }
+}
+
+fn path(ctx: &Context) -> Answer<Outcome> {
+    let api = &ctx.config()?.api;
+    let socket = api.socket.display().to_string();
+    let http = api.http.map(|address| format!("http://{address}"));
+    let mut page = Page::default();
+    page.row(["socket".to_owned(), socket.clone()]);
+    page.row(["http".to_owned(), http.clone().unwrap_or_else(|| "off".to_owned())]);
+    Ok(Outcome::done(json!({"v": 1, "kind": "api-path", "socket": socket, "http": http}), page))
+}
+
+/// The token itself is the result here, and nowhere else.
+fn token(ctx: &Context, args: &TokenArgs) -> Answer<Outcome> {
+    ctx.expect_initialised()?;
+    ctx.dirs().create().map_err(refusal::dirs)?;
+    let scope = if args.scope == "read" { Scope::Read } else { Scope::Write };
+    let failed = |error: std::io::Error| refusal::input(ctx.dirs().run(), error);
+    let tokens = Tokens::open(ctx.dirs().run()).map_err(failed)?;
+    let file = tokens.path(scope).ok_or_else(|| Problem::from(Code::Internal))?;
+    let token = std::fs::read_to_string(&file).map_err(|error| refusal::input(&file, error))?;
+    let token = token.trim();
+    let json = json!({"v": 1, "kind": "api-token", "scope": scope.word(), "path": file.display().to_string(), "token": token});
+    Ok(Outcome::done(json, Page::of(token)))
+}
+
+/// Becomes curl, over the socket.
+fn curl(ctx: &Context, args: &CurlArgs) -> Answer<Outcome> {
+    let socket = &ctx.config()?.api.socket;
+    if !ctx.engine()?.wait(async { Ok(Client::answers(socket).await) })? {
+        let detail = format!("expected a running node at {}, got none", socket.display());
+        return Err(Problem::new(Code::Unreachable, detail).hint("throughline serve"));
+    }
+    let error = Command::new("curl").args(arguments(socket, &args.args)).exec();
+    Err(refusal::usage(format!("expected to run curl, got: {error}")))
+}
+
+/// curl's arguments: the socket first, bare paths as URLs, and JSON as the content type of data that names none.
+fn arguments(socket: &Path, given: &[String]) -> Vec<String> {
+    let mut out = vec!["--unix-socket".to_owned(), socket.display().to_string()];
+    let sends = |arg: &String| arg.starts_with("-d") || arg.starts_with("--data") || arg == "--json";
+    let typed = given.iter().any(|arg| arg.to_ascii_lowercase().contains("content-type:"));
+    if given.iter().any(sends) && !typed {
+        out.extend(["-H".to_owned(), "content-type: application/json".to_owned()]);
+    }
+    out.extend(
+        given
+            .iter()
+            .map(|arg| if arg.starts_with("/v1/") { format!("http://localhost{arg}") } else { arg.clone() }),
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curl_gets_the_socket_a_url_and_a_content_type() {
+        let given = ["-sX", "POST", "/v1/fsck", "-d", "{}"].map(str::to_owned);
+        let got = arguments(Path::new("/run/api.sock"), &given);
+        let expected = [
+            "--unix-socket",
+            "/run/api.sock",
+            "-H",
+            "content-type: application/json",
+            "-sX",
+            "POST",
+            "http://localhost/v1/fsck",
+            "-d",
+            "{}",
+        ];
+        assert_eq!(got, expected);
+        let own = ["-d", "x", "-H", "Content-Type: application/cbor", "/v1/refs"].map(str::to_owned);
+        assert!(!arguments(Path::new("/s"), &own).iter().any(|arg| arg == "content-type: application/json"));
+    }
+}

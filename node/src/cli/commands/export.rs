@@ -1,0 +1,89 @@
+//! `export`: a session as one CAR file that anybody can verify alone.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tempfile::NamedTempFile;
+use throughline_protocol::code::Code;
+
+use crate::api::client::Call;
+use crate::api::error::{Answer, Problem};
+use crate::cli::context::Context;
+use crate::cli::output::Outcome;
+use crate::cli::page::{Mark, Page};
+use crate::cli::{format, refusal, resolve, upload, view};
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The session
+    #[arg(value_name = "S")]
+    pub(crate) session: String,
+    /// The CAR file to write, or - for stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Whether payloads and files are taken along
+    #[arg(long, value_name = "WHICH", default_value = "all")]
+    pub(crate) payloads: Taken,
+}
+
+/// What is taken along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Taken {
+    /// All that is here
+    All,
+    /// None: the chain alone, which verifies without its words
+    None,
+}
+
+/// Writes the file in one step: it is whole or not there.
+pub(crate) fn run(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
+    let to_stdout = args.output == Path::new("-");
+    if to_stdout && (ctx.out().is_terminal() || !ctx.out().is_text()) {
+        let detail = "expected -o FILE: a CAR on stdout goes to a pipe and not beside JSON";
+        return Err(Problem::new(Code::Usage, detail).hint("throughline export S -o FILE.car"));
+    }
+    let api = ctx.api()?;
+    let session = resolve::session(&api, &args.session)?;
+    let payloads = if args.payloads == Taken::All { "all" } else { "none" };
+    let path = view::path(&format!("/v1/sessions/{session}/entries"), &[("payloads", Some(payloads))]);
+    let mut reply = api.open(Call::get(&path).header("accept", upload::CAR))?;
+    let progress = ctx.progress("export");
+    let counter = progress.counter();
+    let mut file = if to_stdout { None } else { Some(beside(&args.output)?) };
+    let (mut hash, mut size) = (Sha256::new(), 0_u64);
+    while let Some(piece) = api.chunk(&mut reply)? {
+        match &mut file {
+            Some(file) => file.write_all(&piece).map_err(|error| refusal::write(&args.output, error))?,
+            None => ctx.out().raw(&piece).map_err(refusal::stdout)?,
+        }
+        hash.update(&piece);
+        let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        size = size.saturating_add(length);
+        counter.add(length);
+    }
+    drop(progress);
+    let Some(file) = file else { return Ok(Outcome::written()) };
+    let written =
+        file.as_file().sync_all().and_then(|()| file.persist(&args.output).map_err(|error| error.error));
+    written.map_err(|error| refusal::write(&args.output, error))?;
+    let sha256: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = args.output.display().to_string();
+    let mut page = Page::default();
+    page.mark(Mark::Done, format!("{path}  {}", format::bytes(size)));
+    page.plain(format!("anybody can check it alone: throughline verify {path}"));
+    let json = json!({
+        "v": 1, "kind": "export", "session": session.to_string(), "path": path, "sizeBytes": size, "sha256": sha256,
+        "payloads": payloads,
+    });
+    Ok(Outcome::done(json, page))
+}
+
+/// A file that becomes `path` when it is whole, in the same directory so that renaming is one step.
+fn beside(path: &Path) -> Answer<NamedTempFile> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    NamedTempFile::new_in(dir).map_err(|error| refusal::write(path, error))
+}

@@ -1,0 +1,367 @@
+//! `move`: a session goes to another server. The node drives the move; what the owner signs is signed here.
+//!
+//! Before the handoff is signed any failure rolls back. After it the move only goes forward: a lost reply means wait
+//! and `--resume`, never that it did not happen.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+use throughline_protocol::code::Code;
+use throughline_protocol::control::Role;
+use throughline_protocol::id::{AgentIri, SessionId};
+
+use super::grant;
+use crate::api::client::Call;
+use crate::api::error::{Answer, Problem};
+use crate::cli::args::OwnerArgs;
+use crate::cli::context::Context;
+use crate::cli::link::Api;
+use crate::cli::output::Outcome;
+use crate::cli::owner::{self, Owner};
+use crate::cli::page::{Mark, Page};
+use crate::cli::resolve::{self, Peer};
+use crate::cli::{format, view};
+use crate::keys::PassphraseSource;
+use crate::outcome::{self, Exit};
+
+/// How long one question to the node waits for a change.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Arguments of `move`.
+#[derive(Debug, Args)]
+pub(crate) struct MoveArgs {
+    /// The session
+    #[arg(value_name = "S")]
+    pub(crate) session: String,
+    /// The server that is to hold it: an alias, a full principal, or self
+    #[arg(long, value_name = "P", required_unless_present_any = ["resume", "abort", "status"])]
+    pub(crate) to: Option<String>,
+    /// `offline` hands over from what is known here, when the old server does not answer
+    #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "offline"])]
+    pub(crate) source: String,
+    /// Say what would happen, and do nothing
+    #[arg(long, requires = "to")]
+    pub(crate) dry_run: bool,
+    /// Go on after a crash or a lost reply
+    #[arg(long, conflicts_with_all = ["to", "abort", "status"])]
+    pub(crate) resume: bool,
+    /// Roll back, while there is a way back
+    #[arg(long, conflicts_with_all = ["to", "status"])]
+    pub(crate) abort: bool,
+    /// Where the move stands
+    #[arg(long, conflicts_with = "to")]
+    pub(crate) status: bool,
+    /// How the owner key is opened
+    #[command(flatten)]
+    pub(crate) owner: OwnerArgs,
+}
+
+/// One move that is under way.
+struct Drive<'a> {
+    ctx: &'a Context,
+    api: &'a Api<'a>,
+    args: &'a MoveArgs,
+    session: SessionId,
+    owner: Option<Owner>,
+}
+
+/// Begins, resumes, aborts or looks.
+pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
+    let api = ctx.api_with_network()?;
+    let session = resolve::session(&api, &args.session)?;
+    let mut drive = Drive { ctx, api: &api, args, session, owner: None };
+    let answer = match &args.to {
+        Some(to) => {
+            let peer = resolve::peer(&api, to)?;
+            let body =
+                json!({"to": peer.principal.to_string(), "source": args.source, "dryRun": args.dry_run});
+            let path = format!("/v1/sessions/{session}/moves");
+            if args.dry_run {
+                return Ok(report(api.ask(Call::post(&path, &body))?));
+            }
+            drive.expect_signer()?;
+            let begun = drive.begin(&path, &body, &peer)?;
+            drive.follow(begun)?
+        }
+        None => {
+            let found = drive.find()?;
+            if args.status {
+                return Ok(report(found));
+            }
+            let act = if args.abort { "abort" } else { "resume" };
+            if args.resume {
+                drive.expect_signer()?;
+            }
+            let answer = api.ask(Call::post(&drive.path(&found, &format!("/{act}")), &json!({})))?;
+            drive.follow(answer)?
+        }
+    };
+    Ok(report(answer))
+}
+
+impl Drive<'_> {
+    fn path(&self, answer: &Value, rest: &str) -> String {
+        format!("/v1/sessions/{}/moves/{}{rest}", self.session, view::text(answer, "/move"))
+    }
+
+    /// Makes sure, before anything is frozen, that the handoff can be signed here. A person is asked for the
+    /// passphrase only when there is something to sign.
+    fn expect_signer(&mut self) -> Answer<()> {
+        let file = owner::file(self.ctx)?;
+        let source = self.ctx.passphrase_source(self.args.owner);
+        let can_ask_later = source == PassphraseSource::Terminal && self.ctx.can_ask();
+        if !file.is_encrypted() || !can_ask_later {
+            self.owner = Some(Owner::unlock(self.ctx, self.args.owner)?);
+        }
+        Ok(())
+    }
+
+    fn owner(&mut self) -> Answer<&Owner> {
+        let owner = match self.owner.take() {
+            Some(owner) => owner,
+            None => Owner::unlock(self.ctx, self.args.owner)?,
+        };
+        Ok(self.owner.insert(owner))
+    }
+
+    /// Begins the move. A target without a grant is granted one if the person at the terminal says so; a script is
+    /// told the command, for a grant is an act of its own.
+    fn begin(&mut self, path: &str, body: &Value, peer: &Peer) -> Answer<Value> {
+        let answer = self.api.ask(Call::post(path, body))?;
+        if view::text(&answer, "/state") != "needs-grant" {
+            return Ok(answer);
+        }
+        // This node may drive the move of a session that it does not hold.
+        let shown = self.api.get(&format!("/v1/sessions/{}", self.session)).unwrap_or_default();
+        let agent = view::text(&shown, "/agent").parse::<AgentIri>().ok();
+        let scope = agent.as_ref().map(|agent| format!(" --agent {agent}")).unwrap_or_default();
+        let detail = format!("{} may not hold this session: it has no writer grant", peer.shown());
+        let missing = Problem::new(Code::CapMissing, detail)
+            .with("session", self.session.to_string())
+            .hint(format!("throughline grant {} --role writer{scope}", peer.word()));
+        let question = format!("{} has no writer grant. Grant it now{scope}?", peer.shown());
+        if !self.ctx.can_ask() || !self.ctx.confirm(&question)? {
+            return Err(missing);
+        }
+        let account = owner::file(self.ctx)?.principal();
+        let path_of_agent = agent.and_then(|agent| agent.path().map(|path| path.as_str().to_owned()));
+        let wanted =
+            grant::Wanted { delegate: peer.principal, role: Role::Writer, path: path_of_agent, label: None };
+        let owner = self.owner()?.clone();
+        grant::give(self.api, account, &wanted, || Ok(owner))?;
+        self.api.ask(Call::post(path, body))
+    }
+
+    /// Follows the move until nothing more can happen here. Waiting for somebody who is not heard ends when that has
+    /// lasted as long as a peer may be silent.
+    fn follow(&mut self, mut answer: Value) -> Answer<Value> {
+        let (mut told, mut waiting_since, mut shown) = (0, None, None);
+        loop {
+            told = self.tell_phases(&answer, told);
+            let state = view::text(&answer, "/state").to_owned();
+            if state != "waiting" {
+                waiting_since = None;
+            }
+            if !matches!(state.as_str(), "running" | "waiting") {
+                // A question must not stand below a bar that moves.
+                shown = None;
+            }
+            answer = match state.as_str() {
+                "running" => {
+                    let phase = view::text(&answer, "/phase").to_owned();
+                    if shown.as_ref().is_none_or(|(name, _)| *name != phase) {
+                        shown = Some((phase.clone(), self.ctx.spinner(phase)));
+                    }
+                    self.wait(&answer, WAIT_MAX)?
+                }
+                "waiting" => {
+                    let since = *waiting_since.get_or_insert_with(Instant::now);
+                    match self.ctx.timeout().checked_sub(since.elapsed()) {
+                        Some(left) if !left.is_zero() => self.wait(&answer, left.min(WAIT_MAX))?,
+                        _ => return Ok(answer),
+                    }
+                }
+                "needs-confirmation" => self.confirm(&answer)?,
+                "needs-handoff" => self.hand_over(&answer)?,
+                _ => return Ok(answer),
+            };
+        }
+    }
+
+    /// The move after its next change, or as it is when there was none for so long.
+    fn wait(&self, answer: &Value, for_at_most: Duration) -> Answer<Value> {
+        let wait_ms = format::millis(for_at_most).max(1).to_string();
+        self.api.get(&view::path(&self.path(answer, ""), &[("waitMs", Some(&wait_ms))]))
+    }
+
+    fn tell_phases(&self, answer: &Value, told: usize) -> usize {
+        let phases = view::items(answer, "/phases");
+        for phase in phases.iter().skip(told) {
+            let took = format::elapsed(view::number(phase, "/ms"));
+            let mut page = Page::default();
+            page.mark(Mark::Done, format!("{:<10} {took}", view::text(phase, "/phase")));
+            if self.ctx.out().is_text() {
+                self.ctx.out().aside(&page);
+            }
+        }
+        phases.len().max(told)
+    }
+
+    /// Asks whether to go on although something is lacking; No rolls the move back.
+    fn confirm(&self, answer: &Value) -> Answer<Value> {
+        let reason = match view::text(answer, "/reason") {
+            "" => lacking(answer),
+            reason => reason.to_owned(),
+        };
+        let goes_on = self.ctx.confirm(&format!("{reason}. Hand over anyway?"));
+        match goes_on {
+            Ok(true) => self.api.ask(Call::post(&self.path(answer, "/confirm"), &json!({}))),
+            Ok(false) => self.api.ask(Call::post(&self.path(answer, "/abort"), &json!({}))),
+            Err(problem) => Err(self.roll_back(answer, problem)),
+        }
+    }
+
+    fn hand_over(&mut self, answer: &Value) -> Answer<Value> {
+        let facts = view::at(answer, "/sign").clone();
+        let signed = self.owner().and_then(|owner| owner.handoff(&facts));
+        match signed {
+            Ok(bytes) => self.api.post_blob(&self.path(answer, "/handoff"), &bytes),
+            Err(problem) => Err(self.roll_back(answer, problem)),
+        }
+    }
+
+    /// Rolls back because of `problem`, which is what the command ends with. When rolling back fails too the source
+    /// stays frozen, and that has to be said.
+    fn roll_back(&self, answer: &Value, problem: Problem) -> Problem {
+        match self.api.ask(Call::post(&self.path(answer, "/abort"), &json!({}))) {
+            Ok(_) => problem,
+            Err(_) => problem
+                .with("move", answer["move"].clone())
+                .hint(format!("throughline move --abort {}", self.session)),
+        }
+    }
+
+    /// The newest move of the session that this node knows of.
+    fn find(&self) -> Answer<Value> {
+        let moves = self.api.get("/v1/moves")?;
+        let session = self.session.to_string();
+        let mut own =
+            view::items(&moves, "/items").iter().filter(|item| view::text(item, "/session") == session);
+        own.next_back().cloned().ok_or_else(|| {
+            Problem::new(Code::MoveState, "expected a move of this session, found none")
+                .with("session", session)
+        })
+    }
+}
+
+fn lacking(answer: &Value) -> String {
+    let missing: Vec<&str> = view::items(answer, "/prepared/tools")
+        .iter()
+        .filter(|tool| !view::flag(tool, "/available"))
+        .map(|tool| view::text(tool, "/name"))
+        .collect();
+    let peer = view::text(answer, "/to/peer");
+    match missing.as_slice() {
+        [] => format!("{} is not sure that it can go on", format::short(peer)),
+        missing => format!("{} cannot run {}", format::short(peer), missing.join(", ")),
+    }
+}
+
+/// What the state of a move means for a script.
+fn exit(answer: &Value) -> Exit {
+    match view::text(answer, "/state") {
+        "done" | "planned" | "running" | "needs-confirmation" | "needs-handoff" => Exit::Done,
+        "waiting" => Exit::Unreachable,
+        "aborted" => Exit::Done,
+        _ => {
+            let code = view::text(answer, "/error/code").parse::<Code>();
+            code.map_or(Exit::Conflict, |code| outcome::of(code).0)
+        }
+    }
+}
+
+fn report(answer: Value) -> Outcome {
+    let mut page = Page::default();
+    let (from, to) =
+        (format::short(view::text(&answer, "/from/peer")), format::short(view::text(&answer, "/to/peer")));
+    let session = format::short(view::text(&answer, "/session"));
+    let epoch = view::number(&answer, "/to/epoch");
+    let sent = format!(
+        "{}, {}, {}, {} already there",
+        format::count(view::number(&answer, "/sent/entries"), "entry", "entries"),
+        format::count(view::number(&answer, "/sent/blobs"), "blob", "blobs"),
+        format::bytes(view::number(&answer, "/sent/bytes")),
+        view::number(&answer, "/sent/alreadyThere"),
+    );
+    match view::text(&answer, "/state") {
+        "done" => {
+            page.mark(Mark::Done, format!("moved  {from} -> {to}  epoch {epoch}  {sent}"));
+            for cut in view::items(&answer, "/cut") {
+                let (seq, cid) = (view::number(cut, "/seq"), format::short(view::text(cut, "/cid")));
+                page.mark(Mark::Warning, format!("cut    seq {seq} ({cid}): kept as evidence"));
+            }
+            page.plain(format!(
+                "{to} holds {session}.  {from} may still write other sessions: throughline revoke {from}"
+            ));
+        }
+        "waiting" if view::at(&answer, "/handoff").is_null() => {
+            let why = view::text(&answer, "/error/detail");
+            page.mark(
+                Mark::Note,
+                format!("waiting: {why}. Nothing is signed yet; {from} is still the holder."),
+            );
+            page.plain(format!(
+                "go on: throughline move --resume {session}   roll back: throughline move --abort {session}"
+            ));
+        }
+        "waiting" => {
+            page.mark(
+                Mark::Note,
+                format!(
+                    "sent, no reply from {to}. {from} stays frozen: waiting costs time, never correctness."
+                ),
+            );
+            page.plain(format!(
+                "it is asked which epoch it holds, and the move ends: throughline move --resume {session}"
+            ));
+        }
+        state @ ("aborted" | "rolled-back") => {
+            page.mark(Mark::Note, format!("{state}: {from} goes on as if nothing had happened"));
+            let (code, detail) = (view::text(&answer, "/error/code"), view::text(&answer, "/error/detail"));
+            if !code.is_empty() {
+                page.mark(Mark::Failed, format!("{code}: {detail}"));
+            }
+        }
+        state => page.plain(format!("{session}  {from} -> {to}  {state}  {sent}")),
+    }
+    page.plain(format!("session {}", view::text(&answer, "/session")));
+    let exit = exit(&answer);
+    Outcome::done(answer, page).exit(exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_reply_is_no_failure_and_no_success() {
+        for (answer, expected) in [
+            (json!({"state": "done"}), Exit::Done),
+            (json!({"state": "waiting"}), Exit::Unreachable),
+            (json!({"state": "rolled-back", "error": {"code": "E_TIMEOUT"}}), Exit::Unreachable),
+            (json!({"state": "rolled-back", "error": {"code": "E_REFUSED"}}), Exit::Refused),
+            (json!({"state": "rolled-back"}), Exit::Conflict),
+            (json!({"state": "elsewhere"}), Exit::Conflict),
+        ] {
+            assert_eq!(exit(&answer), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn what_the_target_lacks_is_named() {
+        let answer = json!({"to": {"peer": "server-b"}, "prepared": {"tools": [
+            {"name": "bash", "available": true}, {"name": "browser", "available": false}]}});
+        assert_eq!(lacking(&answer), "server-b cannot run browser");
+    }
+}

@@ -1,0 +1,249 @@
+//! `import`: a Claude Code transcript or a session CAR. What could not come along is listed, never dropped silently.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use throughline_protocol::code::Code;
+use throughline_protocol::id::AgentIri;
+
+use crate::api::error::{Answer, Problem};
+use crate::cli::args::OwnerArgs;
+use crate::cli::context::Context;
+use crate::cli::link::Api;
+use crate::cli::output::Outcome;
+use crate::cli::owner::{self, Owner, Reach};
+use crate::cli::page::{Mark, Page};
+use crate::cli::{format, refusal, upload, verdict, view};
+use crate::keys::OwnerKeyFile;
+use crate::outcome::Exit;
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The transcript or CAR
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// What the file is; by default its content tells
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub(crate) format: Format,
+    /// The agent that the session belongs to; by default hm://<owner>/<format>
+    #[arg(long, value_name = "IRI")]
+    pub(crate) agent: Option<AgentIri>,
+    /// Who may read it; public is reached by publish only
+    #[arg(long, value_name = "CLASS", value_parser = ["internal", "confidential"])]
+    pub(crate) class: Option<String>,
+    /// Say what would come in, and store nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also write the answer to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// How the owner key is opened, which signs that it has seen the import
+    #[command(flatten)]
+    pub(crate) owner: OwnerArgs,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// By its content
+    Auto,
+    /// A Claude Code transcript, one JSON object a line
+    ClaudeCode,
+    /// A session as CAR
+    Car,
+}
+
+/// Imports the file.
+pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
+    let format = match args.format {
+        Format::Auto => detect(&args.file)?,
+        known @ (Format::ClaudeCode | Format::Car) => known,
+    };
+    let api = ctx.api()?;
+    let dry_run = args.dry_run.then_some("1");
+    let (answer, page, exit) = if format == Format::Car {
+        let path = view::path("/v1/car", &[("dryRun", dry_run)]);
+        let answer = upload::file(ctx, &api, "import", &args.file, &path, upload::CAR, &[])?;
+        let lost = verdict::exit(&answer) == Exit::Done && view::number(&answer, "/payloads/missing") > 0;
+        let exit = if lost { Exit::Losses } else { verdict::exit(&answer) };
+        (answer.clone(), verdict::page(&answer), exit)
+    } else {
+        transcript(ctx, args, &api, dry_run)?
+    };
+    if let Some(report) = &args.report {
+        std::fs::write(report, format!("{answer}\n")).map_err(|error| refusal::write(report, error))?;
+    }
+    Ok(Outcome::done(answer, page).exit(exit))
+}
+
+/// A CAR begins with a varint and a CBOR map that has `roots`; a transcript with a JSON object.
+fn detect(path: &Path) -> Answer<Format> {
+    let mut head = Vec::new();
+    let file = File::open(path).map_err(|error| not_found(path, error))?;
+    file.take(512).read_to_end(&mut head).map_err(|error| refusal::input(path, error))?;
+    if head.windows(6).take(16).any(|window| window == b"\x65roots") {
+        return Ok(Format::Car);
+    }
+    let text = head.iter().copied().find(|byte| !byte.is_ascii_whitespace());
+    if text == Some(b'{') {
+        return Ok(Format::ClaudeCode);
+    }
+    let detail =
+        format!("expected a transcript (JSON lines) or a session CAR, got neither in {}", path.display());
+    Err(Problem::new(Code::InputFormat, detail).hint("throughline import FILE --format claude-code|car"))
+}
+
+fn not_found(path: &Path, error: std::io::Error) -> Problem {
+    refusal::input(path, error)
+        .hint("check the path; transcripts of Claude Code lie below ~/.claude/projects")
+}
+
+fn transcript(
+    ctx: &Context,
+    args: &ImportArgs,
+    api: &Api<'_>,
+    dry_run: Option<&str>,
+) -> Answer<(Value, Page, Exit)> {
+    let source = std::path::absolute(&args.file).map_err(|error| refusal::input(&args.file, error))?;
+    let (source, agent) = (source.display().to_string(), args.agent.as_ref().map(ToString::to_string));
+    let query = [
+        ("format", Some("claude-code")),
+        ("path", Some(source.as_str())),
+        ("agent", agent.as_deref()),
+        ("class", args.class.as_deref()),
+        ("dryRun", dry_run),
+    ];
+    let path = view::path("/v1/import", &query);
+    let mut answer = upload::file(ctx, api, "import", &args.file, &path, "application/jsonl", &[])?;
+    let mut page = Page::default();
+    for source in view::items(&answer, "/sources") {
+        describe(&mut page, source);
+    }
+    if !args.dry_run {
+        anchor(ctx, args, api, &mut answer, &mut page)?;
+    } else {
+        page.mark(Mark::Note, "a dry run: nothing was stored");
+    }
+    let sources = view::items(&answer, "/sources");
+    let lost = sources.iter().any(|source| !view::items(source, "/skipped").is_empty());
+    if lost {
+        page.plain("done, with losses (exit 11); the lines are kept raw. All of it as JSON: --report FILE");
+    }
+    if let Some(session) = sources.first().map(|source| format::short(view::text(source, "/session"))) {
+        page.plain(format!("read it: throughline log {session}"));
+    }
+    Ok((answer, page, if lost { Exit::Losses } else { Exit::Done }))
+}
+
+fn describe(page: &mut Page, source: &Value) {
+    let session = format::short(view::text(source, "/session"));
+    let entries = view::at(source, "/entries").as_object().cloned().unwrap_or_default();
+    let total: u64 = entries.values().filter_map(Value::as_u64).sum();
+    if total == 0 {
+        page.mark(
+            Mark::Same,
+            format!("{session}  no new lines since seq {}", view::number(source, "/head/seq")),
+        );
+    } else {
+        let kinds: Vec<String> = entries.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let files = format::count(view::number(source, "/attachments"), "attachment", "attachments");
+        let entries = format::count(total, "entry", "entries");
+        page.mark(Mark::Done, format!("{session}  {entries}: {}   {files}", kinds.join(", ")));
+    }
+    for line in view::items(source, "/skipped") {
+        let kept = format::short(view::text(line, "/rawCid"));
+        let (number, detail) = (view::number(line, "/line"), view::text(line, "/detail"));
+        page.mark(
+            Mark::Warning,
+            format!("line {number}   {detail}: kept as raw blob {kept}, not as an entry"),
+        );
+    }
+    for line in view::items(source, "/repaired") {
+        page.mark(
+            Mark::Note,
+            format!("line {}   {}", view::number(line, "/line"), view::text(line, "/what")),
+        );
+    }
+    for item in view::items(source, "/notCarried") {
+        let (count, what) = (view::number(item, "/count"), view::text(item, "/what"));
+        page.mark(Mark::Note, format!("{count} × {what}: kept {}", view::text(item, "/kept")));
+    }
+}
+
+/// Signs that the owner has seen the import, where the owner key can be opened. Without it the import stands all the
+/// same and says that nobody vouches for it yet.
+fn anchor(
+    ctx: &Context,
+    args: &ImportArgs,
+    api: &Api<'_>,
+    answer: &mut Value,
+    page: &mut Page,
+) -> Answer<()> {
+    let facts = answer.get("anchor").filter(|facts| facts.is_object()).cloned();
+    if let Some(facts) = facts {
+        match owner::file(ctx) {
+            Ok(file) if can_open(ctx, args, &file) => {
+                let owner = Owner::unlock(ctx, args.owner)?;
+                api.post_blob("/v1/refs", &owner.anchor(&facts, Reach::Private)?)?;
+                for session in sub_sessions(answer) {
+                    let facts = api.get(&format!("/v1/sessions/{session}/anchor"))?;
+                    api.post_blob("/v1/refs", &owner.anchor(&facts, Reach::Private)?)?;
+                }
+                let seq = view::number(&facts, "/head/seq");
+                page.mark(Mark::Done, format!("anchored by your owner key at seq {seq}"));
+                answer["anchored"] = json!(true);
+                answer["anchoredBy"] = json!(owner.principal().to_string());
+            }
+            Ok(_) | Err(_) if view::flag(answer, "/anchored") => {}
+            Ok(_) | Err(_) => {
+                let session = format::short(view::text(&facts, "/session"));
+                page.mark(
+                    Mark::Warning,
+                    format!("not anchored by the owner yet: throughline anchor {session}"),
+                );
+            }
+        }
+    }
+    let signer = format::short(view::text(answer, "/signedBy"));
+    page.plain(format!(
+        "  signed by {signer} as an import: it proves what was imported, not who wrote it then"
+    ));
+    Ok(())
+}
+
+/// The sessions of sub-agents that the transcript holds beside its own.
+fn sub_sessions(answer: &Value) -> Vec<String> {
+    let sources = view::items(answer, "/sources").iter();
+    let sessions = sources.flat_map(|source| view::items(source, "/subSessions"));
+    sessions.filter_map(|session| session.as_str().map(str::to_owned)).collect()
+}
+
+fn can_open(ctx: &Context, args: &ImportArgs, file: &OwnerKeyFile) -> bool {
+    !file.is_encrypted() || args.owner.passphrase_fd.is_some() || ctx.can_ask()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn detected(bytes: &[u8]) -> Result<Format, Code> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        detect(file.path()).map_err(|problem| problem.code())
+    }
+
+    #[test]
+    fn the_content_tells_what_a_file_is() {
+        assert_eq!(detected(b"\x3a\xa2\x65roots\x81"), Ok(Format::Car));
+        assert_eq!(detected(b"  \n{\"type\":\"user\"}\n"), Ok(Format::ClaudeCode));
+        assert_eq!(detected(b""), Err(Code::InputFormat));
+        assert_eq!(detected(b"PK\x03\x04"), Err(Code::InputFormat));
+        assert_eq!(detect(Path::new("/no/such.jsonl")).unwrap_err().code(), Code::InputNotFound);
+    }
+}

@@ -1,0 +1,370 @@
+//! `init`: keys, config and data directory. Safe to repeat: it makes what is missing and changes nothing that is there.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::str::FromStr;
+
+use clap::Args;
+use serde_json::{Value, json};
+use throughline_protocol::code::Code;
+use throughline_protocol::control::Role as GrantRole;
+use throughline_protocol::id::Principal;
+
+use crate::api::error::{Answer, Problem};
+use crate::cli::args::OwnerArgs;
+use crate::cli::context::Context;
+use crate::cli::link::Api;
+use crate::cli::output::Outcome;
+use crate::cli::owner::Owner;
+use crate::cli::page::{Mark, Page};
+use crate::cli::{refusal, view};
+use crate::config::{Config, Role, default_toml};
+use crate::keys::{KeyOrigin, NodeKeys, OwnerKeyFile, Passphrase, Protection};
+
+/// Arguments of `init`.
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// What kind of machine this is; it only changes defaults
+    #[arg(long, value_name = "ROLE", default_value = "laptop", value_parser = ["laptop", "desktop", "server"])]
+    pub(crate) role: String,
+    /// `new` makes an owner key, `none` makes none, a principal names the owner that this node serves. Left out: a new
+    /// one, but none for a server, and on a node that exists what it has
+    #[arg(long, value_name = "new|none|PRINCIPAL")]
+    pub(crate) owner: Option<OwnerChoice>,
+    /// Read the new owner key's passphrase from this file descriptor
+    #[arg(long, value_name = "N", conflicts_with = "no_passphrase")]
+    pub(crate) passphrase_fd: Option<u32>,
+    /// Store the new owner key in the clear: whoever reads the file has the account
+    #[arg(long)]
+    pub(crate) no_passphrase: bool,
+}
+
+/// What `--owner` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnerChoice {
+    /// Make a key.
+    New,
+    /// No owner yet.
+    None,
+    /// Somebody's node.
+    Of(Principal),
+}
+
+impl FromStr for OwnerChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "new" => Ok(OwnerChoice::New),
+            "none" => Ok(OwnerChoice::None),
+            principal => principal
+                .parse()
+                .map(OwnerChoice::Of)
+                .map_err(|_| "expected new, none or a principal such as z6Mk…".to_owned()),
+        }
+    }
+}
+
+/// What there was and what was made.
+#[derive(Debug, Default)]
+struct Made {
+    created: Vec<&'static str>,
+    existing: Vec<&'static str>,
+}
+
+impl Made {
+    fn note(&mut self, what: &'static str, is_new: bool) {
+        if is_new { self.created.push(what) } else { self.existing.push(what) }
+    }
+}
+
+/// Makes what is missing.
+pub(crate) fn run(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
+    let role = Role::from_str(&args.role).map_err(|error| refusal::usage(error.to_string()))?;
+    let had_node = ctx.is_initialised();
+    let owner_file = if had_node { existing_owner(ctx)? } else { None };
+    // Not the context's configuration: that is read once, and the file may be written below.
+    let configured = Config::load(ctx.dirs(), &ctx.overrides()).map_err(refusal::config)?.owner.principal;
+    let choice = settle(args.owner, role, had_node, owner_file.as_ref(), configured)?;
+    // Whatever can be refused or has to be asked comes before anything is made.
+    let passphrase = match (choice, &owner_file) {
+        (OwnerChoice::New, None) => new_passphrase(ctx, args)?,
+        _ => None,
+    };
+    let mut made = Made::default();
+    let keys = NodeKeys::load_or_create(ctx.dirs()).map_err(refusal::key)?;
+    made.note("node-key", keys.origin() == KeyOrigin::Created);
+    let owner_file = match (choice, owner_file) {
+        (OwnerChoice::New, None) => {
+            let protection = passphrase.as_ref().map_or(Protection::Plain, Protection::Passphrase);
+            let file = OwnerKeyFile::create(ctx.dirs(), protection).map_err(refusal::key)?;
+            made.note("owner-key", true);
+            Some(file)
+        }
+        (_, Some(file)) => {
+            made.note("owner-key", false);
+            Some(file)
+        }
+        (_, None) => None,
+    };
+    let principal = match choice {
+        OwnerChoice::Of(principal) => Some(principal),
+        OwnerChoice::New | OwnerChoice::None => owner_file.as_ref().map(OwnerKeyFile::principal),
+    };
+    made.note(
+        "config",
+        write_config(ctx.dirs().config_file(), role, principal.filter(|_| configured.is_none()))?,
+    );
+    let had_store = ctx.dirs().store_file().exists();
+    let api = ctx.api()?;
+    made.note("store", !had_store);
+    let grants = match &owner_file {
+        Some(file) => grant_self(ctx, args, &api, file, passphrase.as_ref(), keys.principal())?,
+        None => Vec::new(),
+    };
+    let node = api.get("/v1/node")?;
+    Ok(report(ctx, &made, owner_file.as_ref(), principal, &node, grants))
+}
+
+fn existing_owner(ctx: &Context) -> Answer<Option<OwnerKeyFile>> {
+    match OwnerKeyFile::inspect(ctx.dirs()) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.code() == Code::KeyfileMissing => Ok(None),
+        Err(error) => Err(refusal::key(error)),
+    }
+}
+
+/// What `--owner` means here; refuses to change the owner of a node that has one.
+fn settle(
+    asked: Option<OwnerChoice>,
+    role: Role,
+    had_node: bool,
+    file: Option<&OwnerKeyFile>,
+    configured: Option<Principal>,
+) -> Answer<OwnerChoice> {
+    let has = file.map(OwnerKeyFile::principal).or(configured);
+    let other = |want: &str, has: Principal| {
+        let detail = format!("this node serves the owner {has}; {want} would leave its sessions without one");
+        Problem::new(Code::OwnerKey, detail).hint("use another --home for another owner")
+    };
+    match (asked, has) {
+        (Some(OwnerChoice::Of(want)), Some(has)) if want != has => Err(other(&want.to_string(), has)),
+        (Some(OwnerChoice::New), Some(has)) if file.is_none() => Err(other("a new one", has)),
+        (Some(choice), _) => Ok(choice),
+        (None, Some(has)) => Ok(if file.is_some() { OwnerChoice::New } else { OwnerChoice::Of(has) }),
+        (None, None) if had_node || role == Role::Server => Ok(OwnerChoice::None),
+        (None, None) => Ok(OwnerChoice::New),
+    }
+}
+
+fn new_passphrase(ctx: &Context, args: &InitArgs) -> Answer<Option<Passphrase>> {
+    if args.no_passphrase {
+        return Ok(None);
+    }
+    let source = ctx.passphrase_source(OwnerArgs { passphrase_fd: args.passphrase_fd });
+    let asked = ctx.while_asking(|| source.new_key("Passphrase for your new owner key: "));
+    asked.map(Some).map_err(refusal::passphrase)
+}
+
+/// Writes the default config, or puts the owner into one that names none. Answers whether the file is new.
+fn write_config(path: &Path, role: Role, owner: Option<Principal>) -> Answer<bool> {
+    let (text, is_new) = match fs::read_to_string(path) {
+        Ok(text) => (text, false),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => (default_toml(role), true),
+        Err(error) => return Err(refusal::input(path, error)),
+    };
+    let with_owner = match owner {
+        Some(owner) => with_owner(&text, owner),
+        None => text.clone(),
+    };
+    if is_new || with_owner != text {
+        replace(path, &with_owner).map_err(|error| refusal::write(path, error))?;
+    }
+    Ok(is_new)
+}
+
+/// The text with `owner.principal` set: in place of the empty or commented-out line, else at the section's head.
+fn with_owner(text: &str, owner: Principal) -> String {
+    let setting = format!("principal = \"{owner}\"");
+    let mut out: Vec<&str> = Vec::new();
+    let (mut in_section, mut set) = (false, false);
+    for line in text.lines() {
+        let bare = line.trim_start_matches('#').trim();
+        if bare.starts_with('[') && !line.starts_with('#') {
+            in_section = bare == "[owner]";
+        }
+        if in_section && !set && bare.starts_with("principal") {
+            out.push(&setting);
+            set = true;
+        } else {
+            out.push(line);
+        }
+    }
+    if !set {
+        match out.iter().position(|line| line.trim() == "[owner]") {
+            Some(at) => out.insert(at + 1, &setting),
+            None => out.extend(["", "[owner]", &setting]),
+        }
+    }
+    out.join("\n") + "\n"
+}
+
+/// Replaces the file in one step, readable by its owner only.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mut fresh = tempfile::NamedTempFile::new_in(dir)?;
+    fresh.write_all(text.as_bytes())?;
+    fresh.as_file().sync_all()?;
+    fresh.persist(path).map(|_| ()).map_err(|error| error.error)
+}
+
+/// Grants this machine's key what an owner's own machine may do: act as device and write sessions. What is there
+/// already is not granted again.
+fn grant_self(
+    ctx: &Context,
+    args: &InitArgs,
+    api: &Api<'_>,
+    file: &OwnerKeyFile,
+    passphrase: Option<&Passphrase>,
+    node: Principal,
+) -> Answer<Vec<Value>> {
+    let held = api.get(&view::path("/v1/control", &[("owner", Some(&file.principal().to_string()))]))?;
+    let mut grants = Vec::new();
+    let mut owner = None;
+    for (role, label) in [(GrantRole::Agent, Some("device")), (GrantRole::Writer, None)] {
+        let found = view::items(&held, "/capabilities").iter().find(|item| {
+            view::text(item, "/state") == "active"
+                && view::text(item, "/delegate") == node.to_string()
+                && view::text(item, "/role") == role.word()
+                && view::at(item, "/path").is_null()
+        });
+        let cid = match found {
+            Some(item) => view::text(item, "/cid").to_owned(),
+            None => {
+                let owner = match &mut owner {
+                    Some(owner) => owner,
+                    slot @ None => slot.insert(unlock(ctx, args, file, passphrase)?),
+                };
+                let bytes = owner.capability(node, role, None, label.map(str::to_owned))?;
+                view::text(&api.post_blob("/v1/capabilities", &bytes)?, "/cid").to_owned()
+            }
+        };
+        grants.push(json!({
+            "cid": cid, "delegate": node.to_string(), "role": role.word(), "new": found.is_none(),
+        }));
+    }
+    Ok(grants)
+}
+
+fn unlock(
+    ctx: &Context,
+    args: &InitArgs,
+    file: &OwnerKeyFile,
+    passphrase: Option<&Passphrase>,
+) -> Answer<Owner> {
+    match passphrase {
+        Some(passphrase) => {
+            let seed = file.unlock(Some(passphrase)).map_err(refusal::key)?;
+            Ok(Owner::new(seed.signing_key()))
+        }
+        None => Owner::unlock(ctx, OwnerArgs { passphrase_fd: args.passphrase_fd }),
+    }
+}
+
+fn report(
+    ctx: &Context,
+    made: &Made,
+    file: Option<&OwnerKeyFile>,
+    owner: Option<Principal>,
+    node: &Value,
+    grants: Vec<Value>,
+) -> Outcome {
+    let home = ctx.dirs().data().display().to_string();
+    let mut page = Page::default();
+    let granted = grants.iter().any(|grant| view::flag(grant, "/new"));
+    if made.created.is_empty() && !granted {
+        page.mark(Mark::Same, "already initialised; nothing changed (throughline id shows the keys)");
+    } else {
+        let mark = |what| if made.created.contains(&what) { Mark::Done } else { Mark::Same };
+        if let Some(file) = file {
+            let kept = if file.is_encrypted() { "encrypted" } else { "in the clear" };
+            page.mark(mark("owner-key"), format!("owner key   {}   {kept}", file.principal()));
+        }
+        page.mark(mark("node-key"), format!("node key    {}   this machine", view::text(node, "/principal")));
+        if granted {
+            page.mark(Mark::Done, "granted     this machine may write sessions of your agents");
+        }
+        page.mark(mark("config"), format!("config      {}", ctx.dirs().config_file().display()));
+        page.mark(mark("store"), format!("store       {home}"));
+        if made.created.contains(&"owner-key") {
+            page.plain("Keep a copy of the owner key elsewhere: throughline key export -o owner.hmkey.json");
+            page.plain("Next: throughline import FILE   or   throughline serve");
+        } else if file.is_none() {
+            page.plain(
+                "No owner key here. Start the node, then hand the owner the line of: throughline id --ticket",
+            );
+        }
+    }
+    let json = json!({
+        "v": 1, "kind": "init", "home": home, "created": made.created, "existing": made.existing,
+        "owner": {
+            "principal": owner.map(|owner| owner.to_string()),
+            "keyPresent": file.is_some(),
+            "passphrase": file.is_some_and(OwnerKeyFile::is_encrypted),
+        },
+        "node": {"principal": node["principal"], "peerId": node["peerId"]},
+        "grants": grants,
+    });
+    Outcome::done(json, page)
+}
+
+#[cfg(test)]
+mod tests {
+    use throughline_protocol::sign::SigningKey;
+
+    use super::*;
+
+    fn principal(seed: u8) -> Principal {
+        SigningKey::from_seed(&[seed; 32]).principal()
+    }
+
+    #[test]
+    fn the_owner_is_put_into_the_default_config_once() {
+        let text = with_owner(&default_toml(Role::Laptop), principal(1));
+        let line = format!("principal = \"{}\"", principal(1));
+        assert_eq!(text.matches(&line).count(), 1);
+        assert!(!text.contains("#principal"));
+        assert_eq!(with_owner(&text, principal(1)), text);
+    }
+
+    #[test]
+    fn the_owner_goes_into_its_section_only() {
+        let line = format!("principal = \"{}\"", principal(1));
+        assert_eq!(
+            with_owner("[node]\nrole = \"laptop\"\n", principal(1)),
+            format!("[node]\nrole = \"laptop\"\n\n[owner]\n{line}\n")
+        );
+        assert_eq!(with_owner("[owner]\n[log]\n", principal(1)), format!("[owner]\n{line}\n[log]\n"));
+    }
+
+    #[test]
+    fn a_node_keeps_its_owner() {
+        let (one, two) = (principal(1), principal(2));
+        let choose = |asked, role, had_node, configured| settle(asked, role, had_node, None, configured);
+        assert_eq!(choose(None, Role::Laptop, false, None).unwrap(), OwnerChoice::New);
+        assert_eq!(choose(None, Role::Server, false, None).unwrap(), OwnerChoice::None);
+        assert_eq!(choose(None, Role::Laptop, true, None).unwrap(), OwnerChoice::None);
+        assert_eq!(choose(None, Role::Laptop, true, Some(one)).unwrap(), OwnerChoice::Of(one));
+        for asked in [OwnerChoice::Of(two), OwnerChoice::New] {
+            assert_eq!(
+                choose(Some(asked), Role::Server, true, Some(one)).unwrap_err().code(),
+                Code::OwnerKey
+            );
+        }
+        assert_eq!(
+            choose(Some(OwnerChoice::Of(one)), Role::Server, true, Some(one)).unwrap(),
+            OwnerChoice::Of(one)
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! `publish`: a session becomes public, after a preview of what would leave. Copies that others hold can't be taken back.
+
+use clap::Args;
+use serde_json::{Value, json};
+use throughline_protocol::car::session::{SessionItem, SessionReader};
+use throughline_protocol::code::Code;
+use throughline_protocol::id::SessionId;
+
+use crate::api::client::Call;
+use crate::api::error::{Answer, Problem};
+use crate::cli::args::OwnerArgs;
+use crate::cli::context::Context;
+use crate::cli::link::Api;
+use crate::cli::output::Outcome;
+use crate::cli::owner::{self, Owner, Reach};
+use crate::cli::page::{Mark, Page};
+use crate::cli::{format, resolve, upload, view};
+
+/// How often the note is signed again when others append meanwhile.
+const SIGN_TRIES: u32 = 5;
+
+/// Arguments of `publish`.
+#[derive(Debug, Args)]
+pub(crate) struct PublishArgs {
+    /// The session
+    #[arg(value_name = "S")]
+    pub(crate) session: String,
+    /// How the owner key is opened
+    #[command(flatten)]
+    pub(crate) owner: OwnerArgs,
+}
+
+/// What would leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Leaving {
+    entries: u64,
+    payloads: u64,
+    files: u64,
+    bytes: u64,
+}
+
+/// Previews, asks, signs the class note and the Ref.
+pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
+    // The note goes to whoever holds the session.
+    let api = ctx.api_with_network()?;
+    owner::file(ctx)?;
+    let session = resolve::session(&api, &args.session)?;
+    let leaving = count(&api, session)?;
+    let shown = api.get(&format!("/v1/sessions/{session}"))?;
+    let mut preview = Page::default();
+    preview.plain(format!(
+        "{} {:?}: {}, {}, {}, {} become readable by anyone, for ever",
+        session.short(),
+        view::text(&shown, "/title"),
+        format::count(leaving.entries, "entry", "entries"),
+        format::count(leaving.payloads, "payload", "payloads"),
+        format::count(leaving.files, "block of files", "blocks of files"),
+        format::bytes(leaving.bytes),
+    ));
+    preview.mark(
+        Mark::Warning,
+        "no secret scan has run: read the log first, keys and tokens in tool outputs leave too",
+    );
+    ctx.out().aside(&preview);
+    if !ctx.confirm("Publish?")? {
+        return Err(Problem::new(Code::Interrupted, "not published: the answer was no; nothing was signed"));
+    }
+    let owner = Owner::unlock(ctx, args.owner)?;
+    let note = note(&api, &owner, session)?;
+    let facts = api.get(&format!("/v1/sessions/{session}/anchor"))?;
+    let answer = api.post_blob("/v1/refs", &owner.anchor(&facts, Reach::Publishes)?)?;
+    let mut page = Page::default();
+    let seq = view::number(&facts, "/head/seq");
+    page.mark(Mark::Done, format!("public through seq {seq}, and what the holder appends from now on"));
+    page.plain(format!("session {session}"));
+    let json = json!({
+        "v": 1, "kind": "publish", "session": session.to_string(), "head": facts["head"], "note": note,
+        "ref": answer["cid"], "told": answer["told"], "secretScan": "none",
+        "left": {
+            "entries": leaving.entries, "payloads": leaving.payloads, "fileBlocks": leaving.files,
+            "bytes": leaving.bytes,
+        },
+    });
+    Ok(Outcome::done(json, page))
+}
+
+/// Signs the class note on the head; again on the new head when somebody appended in between. A session that is
+/// public already has its note.
+fn note(api: &Api<'_>, owner: &Owner, session: SessionId) -> Answer<Value> {
+    for _ in 0..SIGN_TRIES {
+        let base = api.get(&format!("/v1/sessions/{session}/base"))?;
+        if view::text(&base, "/class") == "public" {
+            return Ok(Value::Null);
+        }
+        let frame = owner::append_frame(&owner.publish_note(&base)?);
+        match api.post_blob(&format!("/v1/sessions/{session}/entries"), &frame) {
+            Ok(answer) => return Ok(view::at(&answer, "/entries/0/cid").clone()),
+            Err(problem) if problem.code() == Code::HeadMoved => {}
+            Err(problem) => return Err(problem),
+        }
+    }
+    Err(Problem::new(Code::HeadMoved, format!("the head moved {SIGN_TRIES} times while the note was signed")))
+}
+
+/// Counts what a peer could ask for from then on, by reading it as a peer would: as the session's CAR.
+fn count(api: &Api<'_>, session: SessionId) -> Answer<Leaving> {
+    let path = view::path(&format!("/v1/sessions/{session}/entries"), &[("payloads", Some("all"))]);
+    let mut reply = api.open(Call::get(&path).header("accept", upload::CAR))?;
+    let (mut reader, mut leaving) = (SessionReader::new(), Leaving::default());
+    while let Some(piece) = api.chunk(&mut reply)? {
+        leaving.bytes = leaving.bytes.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+        reader.push(&piece);
+        while let Some(item) = reader.next() {
+            match item.map_err(Problem::from)? {
+                SessionItem::Genesis(_) | SessionItem::Entry(_) => leaving.entries += 1,
+                SessionItem::Payload { .. } => leaving.payloads += 1,
+                SessionItem::Config { .. } | SessionItem::File { .. } => leaving.files += 1,
+                SessionItem::Control(_) => {}
+            }
+        }
+    }
+    Ok(leaving)
+}

@@ -1,0 +1,137 @@
+//! `status`: who holds what and who has which head. It never says *latest*: it says through which seq, seen when.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::api::error::Answer;
+use crate::cli::context::Context;
+use crate::cli::output::Outcome;
+use crate::cli::page::{Mark, Page};
+use crate::cli::{format, resolve, view};
+
+/// Sessions shown unless all are asked for.
+const SHOWN: usize = 20;
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Only this session
+    #[arg(value_name = "S")]
+    pub(crate) session: Option<String>,
+    /// Every session, not only the first twenty
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) all: bool,
+    /// Only sessions with a problem
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) problems: bool,
+}
+
+/// Prints the state of the node and of its sessions.
+pub(crate) fn run(ctx: &Context, args: &StatusArgs) -> Answer<Outcome> {
+    let api = ctx.api()?;
+    let session = args.session.as_deref().map(|text| resolve::session(&api, text)).transpose()?;
+    let session = session.map(|session| session.to_string());
+    let mut status = api.get(&view::path("/v1/status", &[("session", session.as_deref())]))?;
+    if api.is_in_process() {
+        status["node"]["state"] = "stopped".into();
+    }
+    if args.problems
+        && let Some(sessions) = status["sessions"].as_array_mut()
+    {
+        sessions.retain(has_problem);
+    }
+    let page = page(ctx, args, &status);
+    Ok(Outcome::done(status, page))
+}
+
+fn has_problem(session: &Value) -> bool {
+    !matches!(view::text(session, "/verdict"), "valid" | "sealed")
+        || !view::items(session, "/problems").is_empty()
+}
+
+fn page(ctx: &Context, args: &StatusArgs, status: &Value) -> Page {
+    let mut page = Page::default();
+    let node = view::at(status, "/node");
+    page.plain(format!(
+        "node {}  {}, store {}, {}",
+        format::short(view::text(node, "/principal")),
+        view::text(node, "/state"),
+        view::text(node, "/store"),
+        format::count(view::number(node, "/peers"), "peer", "peers"),
+    ));
+    for item in view::items(status, "/health") {
+        page.mark(
+            Mark::Warning,
+            format!("{}   fix: {}", view::text(item, "/message"), view::text(item, "/fix")),
+        );
+    }
+    let sessions = view::items(status, "/sessions");
+    let limit = if args.all || args.problems { usize::MAX } else { SHOWN };
+    for session in sessions.iter().take(limit) {
+        page.row(row(session));
+    }
+    if sessions.len() > limit {
+        page.plain(format!("… and {} more (--all)", sessions.len() - limit));
+    }
+    if let ([only], Some(_)) = (sessions, &args.session) {
+        details(ctx, &mut page, only);
+    }
+    page
+}
+
+/// Who holds a session, in a word.
+pub(crate) fn holder(session: &Value) -> String {
+    let holder = view::at(session, "/holder");
+    if holder.is_null() {
+        "nobody".to_owned()
+    } else if view::flag(holder, "/self") {
+        "here".to_owned()
+    } else {
+        format::peer(view::at(holder, "/alias"), view::at(holder, "/principal"))
+    }
+}
+
+/// One session as a row: id, head, holder, verdict, title.
+pub(crate) fn row(session: &Value) -> [String; 5] {
+    [
+        format::short(view::text(session, "/session")),
+        format!("seq {}", view::number(session, "/head/seq")),
+        format!("holder {}", holder(session)),
+        view::text(session, "/verdict").to_owned(),
+        view::text(session, "/title").to_owned(),
+    ]
+}
+
+fn details(ctx: &Context, page: &mut Page, session: &Value) {
+    let anchored = view::at(session, "/anchoredThrough");
+    page.plain(format!(
+        "epoch {}, {}, class {}, anchored {}",
+        view::number(session, "/epoch"),
+        view::text(session, "/state"),
+        view::text(session, "/class"),
+        anchored.as_u64().map_or("nowhere yet".to_owned(), |seq| format!("through seq {seq}")),
+    ));
+    for replica in view::items(session, "/replicas") {
+        let age = view::number(replica, "/seenAgeMs");
+        let seen =
+            if ctx.is_verbose() { format!("{} ({age} ms)", format::ago(age)) } else { format::ago(age) };
+        page.row([
+            format!("  {}", format::short(view::text(replica, "/peer"))),
+            format!("seq {}", view::number(replica, "/head/seq")),
+            format!("epoch {}", view::number(replica, "/epoch")),
+            view::text(replica, "/relation").to_owned(),
+            format!("seen {seen}"),
+        ]);
+    }
+    for problem in view::items(session, "/problems") {
+        let shown = match problem.as_str() {
+            Some(code) => code.to_owned(),
+            None => {
+                let (code, message) = (view::text(problem, "/code"), view::text(problem, "/message"));
+                format!("{code}: {message}   fix: {}", view::text(problem, "/fix"))
+            }
+        };
+        page.mark(Mark::Warning, shown);
+    }
+    page.plain(format!("session {}", view::text(session, "/session")));
+}

@@ -1,0 +1,215 @@
+//! Verification of a CAR without a node, without a network and without anything on this machine: bytes in, report out.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Value;
+use throughline_protocol::block::Decoded;
+use throughline_protocol::car::session::{SessionItem, SessionReader};
+use throughline_protocol::code::Reject;
+use throughline_protocol::entry::Entry;
+use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::verify::{Auditor, NotLinear};
+
+use super::commands::verify::Payloads;
+use super::progress::Progress;
+use super::refusal;
+use crate::api::error::Answer;
+
+/// Bytes read at a time.
+const PIECE: usize = 64 * 1024;
+
+/// Verifies the CAR at `what`, or on stdin when that is `-`.
+///
+/// # Errors
+/// `E_INPUT_NOT_FOUND`, and an `E_CAR_…` code for a file that is no session CAR from its first block on. Anything that
+/// is wrong later is in the answer.
+pub(crate) fn verify(
+    what: &str,
+    head: Option<EntryCid>,
+    payloads: Payloads,
+    progress: &Progress,
+) -> Answer<Value> {
+    let began = Instant::now();
+    let path = Path::new(what);
+    let mut input = if what == "-" { spooled(io::stdin().lock()) } else { File::open(path) }
+        .map_err(|error| refusal::input(path, error))?;
+    let length = input.metadata().map_err(|error| refusal::input(path, error))?.len();
+    progress.total(length);
+    let asked = Asked { head, payloads };
+    let failed = |error: io::Error| refusal::input(path, error);
+    let read = Pass::over(&mut input, Auditor::new(), asked, Some(progress)).map_err(failed)?;
+    let mut pass = match read {
+        Pass { not_linear: Some(_), session: Some(session), .. } => {
+            input.seek(SeekFrom::Start(0)).map_err(failed)?;
+            Pass::over(&mut input, Auditor::over_set(session), asked, None).map_err(failed)?
+        }
+        pass => pass,
+    };
+    settle(&mut pass.auditor, &mut input).map_err(failed)?;
+    if let (None, Some(reject)) = (pass.session, pass.refused) {
+        return Err(reject.into());
+    }
+    let report = pass.auditor.report();
+    let mut answer = crate::report::verify(&report, "file");
+    answer["elapsedMs"] = super::format::millis(began.elapsed()).into();
+    Ok(answer)
+}
+
+/// stdin as a file, since a chain that is not linear is read twice.
+fn spooled(mut input: impl Read) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    io::copy(&mut input, &mut file)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
+}
+
+/// What the caller asked for.
+#[derive(Clone, Copy)]
+struct Asked {
+    head: Option<EntryCid>,
+    payloads: Payloads,
+}
+
+/// One reading of the file.
+struct Pass {
+    auditor: Auditor,
+    session: Option<SessionId>,
+    /// Why reading stopped before the end.
+    refused: Option<Reject>,
+    not_linear: Option<NotLinear>,
+}
+
+impl Pass {
+    /// Reads the file once, handing each entry over together with its payload.
+    fn over(
+        file: &mut File,
+        auditor: Auditor,
+        asked: Asked,
+        progress: Option<&Progress>,
+    ) -> io::Result<Self> {
+        let mut pass = Pass { auditor, session: None, refused: None, not_linear: None };
+        let mut reader = SessionReader::new();
+        let mut entry: Option<Decoded<Entry>> = None;
+        let mut piece = vec![0; PIECE];
+        loop {
+            let length = read(file, &mut piece)?;
+            if let Some(progress) = progress {
+                progress.counter().add(u64::try_from(length).unwrap_or(u64::MAX));
+            }
+            reader.push(&piece[..length]);
+            while let Some(item) = reader.next() {
+                match item {
+                    Ok(item) => pass.item(item, &mut entry, &reader, asked),
+                    Err(reject) => pass.refused = Some(reject),
+                }
+                if pass.refused.is_some() || pass.not_linear.is_some() {
+                    break;
+                }
+            }
+            if length == 0 || pass.refused.is_some() || pass.not_linear.is_some() {
+                break;
+            }
+        }
+        pass.hand_over(entry.take(), None);
+        let ended = reader.finish().err();
+        if let Some(reject) = pass.refused.take().or(ended) {
+            pass.auditor.refused(None, None, reject.clone());
+            pass.refused = Some(reject);
+        }
+        Ok(pass)
+    }
+
+    fn item(
+        &mut self,
+        item: SessionItem,
+        entry: &mut Option<Decoded<Entry>>,
+        reader: &SessionReader,
+        asked: Asked,
+    ) {
+        match item {
+            SessionItem::Genesis(genesis) => {
+                self.session = Some(SessionId::of_genesis(genesis.cid()));
+                if let Some(head) = asked.head.or(reader.root()) {
+                    self.auditor = std::mem::take(&mut self.auditor).told(head);
+                }
+                *entry = Some(genesis);
+            }
+            SessionItem::Entry(next) => {
+                let before = entry.replace(next);
+                self.hand_over(before, None);
+            }
+            SessionItem::Payload { of, block } if asked.payloads != Payloads::None => {
+                let own = entry.take_if(|entry| entry.cid() == of);
+                self.hand_over(own, Some(Arc::clone(block.bytes())));
+            }
+            SessionItem::Control(control) => {
+                self.hand_over(entry.take(), None);
+                let taken = self.auditor.control(Arc::clone(control.bytes()));
+                self.note(taken);
+            }
+            // Configs and files were hashed by the reader; nothing else is asked of them.
+            SessionItem::Payload { .. } | SessionItem::Config { .. } | SessionItem::File { .. } => {}
+        }
+    }
+
+    fn hand_over(&mut self, entry: Option<Decoded<Entry>>, payload: Option<Arc<[u8]>>) {
+        if let (Some(entry), None) = (entry, &self.not_linear) {
+            let taken = self.auditor.entry(Arc::clone(entry.bytes()), payload);
+            self.note(taken);
+        }
+    }
+
+    fn note(&mut self, taken: Result<(), NotLinear>) {
+        if let Err(not_linear) = taken {
+            self.not_linear = Some(not_linear);
+        }
+    }
+}
+
+/// Looks up links that reach further back than the auditor remembers, in one more reading. The chain was whole and in
+/// order, so what is not among its entries is no ancestor.
+fn settle(auditor: &mut Auditor, file: &mut File) -> io::Result<()> {
+    let mut waiting: BTreeMap<EntryCid, Seq> = BTreeMap::new();
+    for link in auditor.unsettled() {
+        waiting.entry(link.target).or_insert(link.from.seq);
+    }
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    file.seek(SeekFrom::Start(0))?;
+    let mut reader = SessionReader::new();
+    let mut piece = vec![0; PIECE];
+    loop {
+        let length = read(file, &mut piece)?;
+        reader.push(&piece[..length]);
+        while let Some(Ok(item)) = reader.next() {
+            if let SessionItem::Genesis(entry) | SessionItem::Entry(entry) = item
+                && waiting.remove(&entry.cid()).is_some()
+            {
+                auditor.settle(entry.cid(), entry.value().seq());
+            }
+        }
+        if length == 0 {
+            break;
+        }
+    }
+    // Told at its own place, a target does not stand before the entry that links it: refused as no ancestor.
+    for (target, from) in waiting {
+        auditor.settle(target, from);
+    }
+    Ok(())
+}
+
+fn read(file: &mut File, piece: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match file.read(piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}

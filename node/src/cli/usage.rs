@@ -1,0 +1,122 @@
+//! A line that is not understood: mistakes that people will type are caught by name.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use throughline_protocol::code::Code;
+
+use super::escape;
+use super::output::{error_object, error_page};
+use super::page::Styles;
+use crate::api::error::Problem;
+use crate::outcome::Exit;
+
+/// Words of other programs, what to know instead, and the command that does it.
+const WRONG_WORDS: [(&[&str], &str, &str); 6] = [
+    (&["push", "sync"], "sessions are announced by themselves; nothing has to be sent", "throughline status"),
+    (&["pull", "clone"], "`fetch` brings a session here", "throughline fetch S"),
+    (
+        &["rm", "remove", "delete"],
+        "`unpin` lets a session go; a signed log can't be edited",
+        "throughline unpin S",
+    ),
+    (&["login", "signup", "register"], "there is no account; `init` makes your key", "throughline init"),
+    (&["transfer", "handoff"], "the command is `move`", "throughline move S --to P"),
+    (&["cat", "read"], "`log` is the transcript", "throughline log S"),
+];
+
+/// Answers a line that clap refused, or its `--help` and `--version`.
+pub(crate) fn refuse(error: &clap::Error, words: &[OsString]) -> Exit {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // Nobody reading the help is no failure.
+        let _ = error.print();
+        return Exit::Done;
+    }
+    let problem = problem(error);
+    let asked = |flag: &str| words.iter().take_while(|word| *word != "--").any(|word| word == flag);
+    if asked("--json") || asked("--jsonl") {
+        let _ = writeln!(io::stdout().lock(), "{}", escape::json(&error_object(&problem).to_string()));
+    } else if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = write!(io::stderr().lock(), "{}", error.render());
+    } else {
+        let _ = io::stderr().lock().write_all(error_page(&problem).render(Styles::plain()).as_bytes());
+    }
+    Exit::Usage
+}
+
+fn problem(error: &clap::Error) -> Problem {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some((instead, command)) = wrong_word(word)
+    {
+        return Problem::new(Code::Usage, format!("there is no `{word}`: {instead}")).hint(command);
+    }
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let mut detail = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    let usage = lines.clone().find_map(|line| line.strip_prefix("Usage: "));
+    // What is missing stands below the first line.
+    for line in lines.take_while(|line| !line.starts_with("Usage: ") && !line.starts_with("For more")) {
+        detail.push(' ');
+        detail.push_str(line);
+    }
+    match usage {
+        Some(usage) => Problem::new(Code::Usage, detail).hint(usage),
+        None => Problem::new(Code::Usage, detail).hint("throughline help"),
+    }
+}
+
+fn wrong_word(word: &str) -> Option<(&'static str, &'static str)> {
+    WRONG_WORDS
+        .iter()
+        .find(|(words, _, _)| words.contains(&word))
+        .map(|(_, instead, command)| (*instead, *command))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::args::Cli;
+    use super::*;
+
+    fn refused(words: &[&str]) -> Problem {
+        let words = std::iter::once("throughline").chain(words.iter().copied());
+        problem(&Cli::try_parse_from(words).unwrap_err())
+    }
+
+    #[test]
+    fn words_of_other_programs_name_the_command() {
+        for (word, command) in [
+            ("push", "throughline status"),
+            ("pull", "throughline fetch S"),
+            ("sync", "throughline status"),
+            ("rm", "throughline unpin S"),
+            ("login", "throughline init"),
+            ("transfer", "throughline move S --to P"),
+        ] {
+            let problem = refused(&[word, "x"]);
+            assert_eq!(problem.code(), Code::Usage);
+            assert_eq!(problem.fact("hint").unwrap(), command, "{word}");
+        }
+    }
+
+    #[test]
+    fn no_wrong_word_is_a_command() {
+        use clap::CommandFactory as _;
+        for (words, _, _) in WRONG_WORDS {
+            for word in words {
+                assert!(Cli::command().find_subcommand(word).is_none(), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_argument_is_named() {
+        let problem = refused(&["show"]);
+        assert!(problem.detail().contains("<REF>"), "{problem}");
+        assert!(problem.fact("hint").unwrap().as_str().unwrap().starts_with("throughline show"), "{problem}");
+    }
+}

@@ -1,0 +1,168 @@
+//! The answer of `verify`, `fetch`, `audit` and `import` of a CAR, as a reader sees it.
+
+use serde_json::Value;
+
+use super::page::{Mark, Page};
+use super::{format, view};
+use crate::outcome::Exit;
+
+/// The five checks, in their order.
+const CHECKS: [&str; 5] = ["hash", "chain", "signature", "authority", "head"];
+
+/// How a command ends that answers with a verdict. Losses count only beside a success.
+#[must_use]
+pub(crate) fn exit(answer: &Value) -> Exit {
+    Exit::of_verdict(view::text(answer, "/verdict"))
+}
+
+/// The report.
+#[must_use]
+pub(crate) fn page(answer: &Value) -> Page {
+    let mut page = Page::default();
+    for name in CHECKS {
+        check(&mut page, name, view::at(answer, &format!("/checks/{name}")));
+    }
+    if let Some(payloads) = answer.get("payloads").filter(|payloads| payloads.is_object()) {
+        let count = |what: &str| view::number(payloads, &format!("/{what}"));
+        page.plain(format!(
+            "  payloads   {} linked, {} checked, {} missing, {} not fetched, {} redacted",
+            count("linked"),
+            count("checked"),
+            count("missing"),
+            count("notFetched"),
+            count("redacted"),
+        ));
+    }
+    page.bold(summary(answer));
+    tail(&mut page, view::at(answer, "/tail"));
+    fork(&mut page, view::at(answer, "/fork"));
+    let problem = view::at(answer, "/firstProblem");
+    if !problem.is_null() {
+        let at = view::at(problem, "/seq").as_u64().map_or(String::new(), |seq| format!(" at seq {seq}"));
+        let (code, detail) = (view::text(problem, "/code"), view::text(problem, "/detail"));
+        page.mark(Mark::Failed, format!("{code}{at}: {detail}"));
+        page.plain(format!("  why: throughline explain {code}"));
+    }
+    let age = view::at(answer, "/freshness/headSeenAgeMs");
+    if let Some(ms) = age.as_u64() {
+        let (agree, asked) =
+            (view::number(answer, "/freshness/peersAgree"), view::number(answer, "/freshness/peersAsked"));
+        page.plain(format!("head seen {}; {agree} of {asked} peers agree", format::ago(ms)));
+    }
+    page.plain("This says who signed what and in which order. It does not say that nothing came later.");
+    page.plain(format!("session {}", view::text(answer, "/session")));
+    page
+}
+
+fn check(page: &mut Page, name: &str, check: &Value) {
+    let mark = match view::text(check, "/result") {
+        "pass" => Mark::Done,
+        "fail" => Mark::Failed,
+        _ => Mark::Note,
+    };
+    let facts: Vec<String> = check
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| *key != "result")
+        .filter_map(|(key, value)| match value {
+            Value::Number(number) => Some(format!("{number} {key}")),
+            Value::String(text) => Some(format!("{key} {}", format::short(text))),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+        })
+        .collect();
+    let result = match view::text(check, "/result") {
+        "" => "unchecked",
+        result => result,
+    };
+    page.mark(mark, format!("{name:<10} {result}  {}", facts.join(", ")).trim_end().to_owned());
+}
+
+/// The verdict and how far it reaches. Never *complete*, never *latest*.
+fn summary(answer: &Value) -> String {
+    let verdict = view::text(answer, "/verdict").to_uppercase();
+    let through = view::at(answer, "/validThrough/seq").as_u64();
+    let anchored = view::at(answer, "/anchoredThrough/seq").as_u64();
+    let reach = match (through, anchored) {
+        (Some(through), Some(anchored)) => {
+            format!(", valid through seq {through}, anchored through seq {anchored}")
+        }
+        (Some(through), None) => format!(", valid through seq {through}, not anchored"),
+        (None, _) => String::new(),
+    };
+    format!("{verdict}{reach}")
+}
+
+fn tail(page: &mut Page, tail: &Value) {
+    if tail.is_null() {
+        return;
+    }
+    page.mark(
+        Mark::Warning,
+        format!(
+            "cut tail ({}): seq {}..{} by {}",
+            view::text(tail, "/kind"),
+            view::number(tail, "/from/seq"),
+            view::number(tail, "/to/seq"),
+            format::short(view::text(tail, "/signer")),
+        ),
+    );
+}
+
+fn fork(page: &mut Page, fork: &Value) {
+    if fork.is_null() {
+        return;
+    }
+    page.mark(Mark::Failed, format!("two histories after seq {}", view::number(fork, "/at/seq")));
+    for branch in view::items(fork, "/branches") {
+        page.row([
+            format!("    {}", format::short(view::text(branch, "/head"))),
+            format!("through seq {}", view::number(branch, "/seq")),
+            format!("by {}", format::short(view::text(branch, "/signer"))),
+            view::text(branch, "/rank").to_owned(),
+        ]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::page::Styles;
+    use super::*;
+
+    fn forked() -> Value {
+        json!({
+            "v": 1, "kind": "verify", "session": "s", "verdict": "forked",
+            "checks": {"hash": {"result": "pass", "blobs": 71}, "chain": {"result": "fail"}},
+            "validThrough": {"seq": 30}, "anchoredThrough": null,
+            "fork": {"at": {"seq": 30}, "branches": [{"head": "a", "seq": 34, "signer": "x", "rank": "undecided"}]},
+            "firstProblem": {"code": "EV_EQUIVOCATION", "seq": 31, "detail": "two entries follow"},
+            "payloads": {"linked": 9},
+        })
+    }
+
+    #[test]
+    fn the_report_names_the_verdict_and_both_branches() {
+        let text = page(&forked()).render(Styles::plain());
+        for line in [
+            "✓ hash       pass  71 blobs",
+            "✗ chain      fail",
+            "~ head       unchecked",
+            "FORKED, valid through seq 30, not anchored",
+            "    a  through seq 34  by x  undecided",
+            "✗ EV_EQUIVOCATION at seq 31: two entries follow",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
+        }
+        assert_eq!(exit(&forked()), Exit::Forked);
+    }
+
+    #[test]
+    fn it_never_claims_more_than_is_known() {
+        let text = page(&json!({"verdict": "valid"})).render(Styles::plain()).to_lowercase();
+        for word in ["latest", "complete", "up to date"] {
+            assert!(!text.contains(word), "{word}");
+        }
+    }
+}
