@@ -1,0 +1,3 @@
+//! What the tests of the suite share.
+
+pub(crate) mod cli;
