@@ -186,11 +186,6 @@ impl<T> Signed<T> {
     pub fn hash(&self) -> [u8; 32] {
         *self.cid.digest()
     }
-
-    /// The same blob as another view of its value.
-    pub(crate) fn map<U>(self, view: impl FnOnce(T) -> U) -> Signed<U> {
-        Signed { value: view(self.value), bytes: self.bytes, cid: self.cid }
-    }
 }
 
 /// sha2-256 of `bytes`.

@@ -493,7 +493,7 @@ number! {
 }
 number! {
     /// Unix time in milliseconds, below 2^48.
-    UnixMillis, limits::TS_MS_END - 1, "a time in milliseconds"
+    UnixMillis, limits::TS_MS_MAX, "a time in milliseconds"
 }
 
 impl Seq {

@@ -1,4 +1,10 @@
-//! Throughline's protocol: bytes in, decisions out.
+//! Throughline's protocol: bytes in, decisions out. The rules are those of `docs/PROTOCOL.md`.
+//!
+//! Pure: no I/O, no clock, no async, no threads, no randomness source. Time, entropy and bytes come in as values, so every
+//! decision can be replayed. The modules from the ground up: identifiers and limits, the strict codec, the blob types
+//! and their line of types ([`block`]), selection ([`fork`]) and the streaming verifier ([`verify`]), the formats of wires and files,
+//! and the engines that drive sync and handoff.
+
 pub mod blob;
 pub mod block;
 pub mod build;

@@ -27,8 +27,8 @@ pub const ENTRY_LINKS_MAX: usize = 256;
 
 /// Largest integer of our own types: 2^53 − 1, the largest that every JSON reader keeps.
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;
-/// First `ts` that is out of range: 2^48 ms.
-pub const TS_MS_END: u64 = 1 << 48;
+/// Largest `ts`: the last millisecond below 2^48.
+pub const TS_MS_MAX: u64 = (1 << 48) - 1;
 /// How far ahead of its own clock a holder lets another key's entry be, in milliseconds.
 pub const FUTURE_TS_MS_MAX: u64 = 5 * 60 * 1000;
 

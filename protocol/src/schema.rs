@@ -6,7 +6,7 @@
 
 use crate::code::{Code, Reject};
 use crate::codec::{Map, Value, encode_map};
-use crate::id::{AgentIri, Cid, Codec, EntryCid, Epoch, Principal, ScopePath, UnixMillis};
+use crate::id::{AgentIri, Cid, Codec, EntryCid, Epoch, Principal, UnixMillis};
 use crate::limits;
 
 /// The fields of one map, being read.
@@ -165,12 +165,8 @@ pub(crate) fn bytes(value: &Value<'_>) -> Result<Vec<u8>, Reject> {
 
 /// `uint` up to 2^53 − 1.
 pub(crate) fn uint(value: &Value<'_>) -> Result<u64, Reject> {
-    match value {
-        Value::Int(int) => {
-            u64::try_from(*int).map_err(|_| Reject::new(Code::CborIntrange, "expected no negative number"))
-        }
-        _ => wrong_kind("an integer"),
-    }
+    let Some(int) = value.as_int() else { return wrong_kind("an integer") };
+    u64::try_from(int).map_err(|_| Reject::new(Code::CborIntrange, "expected no negative number"))
 }
 
 /// `ms`: Unix milliseconds below 2^48.
@@ -185,10 +181,7 @@ pub(crate) fn epoch(value: &Value<'_>) -> Result<Epoch, Reject> {
 
 /// true; false is omitted.
 pub(crate) fn bool(value: &Value<'_>) -> Result<bool, Reject> {
-    match value {
-        Value::Bool(value) => Ok(*value),
-        _ => wrong_kind("true or false"),
-    }
+    if let Value::Bool(value) = value { Ok(*value) } else { wrong_kind("true or false") }
 }
 
 /// Any link of an allowed form (`block`).
@@ -216,11 +209,6 @@ pub(crate) fn iri(value: &Value<'_>) -> Result<AgentIri, Reject> {
     value.as_text().map_or_else(|| wrong_kind("text"), |text| text.parse())
 }
 
-/// A scope path.
-pub(crate) fn path(value: &Value<'_>) -> Result<ScopePath, Reject> {
-    value.as_text().map_or_else(|| wrong_kind("text"), ScopePath::parse)
-}
-
 /// An array of at most `max` items.
 pub(crate) fn list<'a, T>(
     max: usize,
@@ -233,9 +221,12 @@ pub(crate) fn list<'a, T>(
         }
         items
             .iter()
-            .map(|item| match item {
-                Value::Null => Err(Reject::new(Code::SchemaNull, "null in an array")),
-                item => kind(item),
+            .map(|item| {
+                if *item == Value::Null {
+                    Err(Reject::new(Code::SchemaNull, "null in an array"))
+                } else {
+                    kind(item)
+                }
             })
             .collect()
     }
@@ -245,10 +236,7 @@ pub(crate) fn list<'a, T>(
 pub(crate) fn map<'a, T>(
     kind: impl Fn(&Map<'a>) -> Result<T, Reject>,
 ) -> impl Fn(&Value<'a>) -> Result<T, Reject> {
-    move |value| match value {
-        Value::Map(map) => kind(map),
-        _ => wrong_kind("a map"),
-    }
+    move |value| value.as_map().map_or_else(|| wrong_kind("a map"), &kind)
 }
 
 /// One word of a list.

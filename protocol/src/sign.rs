@@ -117,12 +117,24 @@ fn check_key(signer: &Principal) -> Result<ed25519_dalek::VerifyingKey, Reject> 
     ed25519_dalek::VerifyingKey::from_bytes(signer.key()).map_err(|_| reject(Code::KeyPoint))
 }
 
-/// The bare library verification that the benchmarks compare with. Decides nothing.
+/// A key for the bare library verification that the benchmarks compare with: parsed once, checked for nothing else. It
+/// decides nothing.
 #[doc(hidden)]
-#[must_use]
-pub fn baseline_verify_strict(key: &Principal, message: &[u8], signature: &[u8; SIGNATURE_BYTES]) -> bool {
-    ed25519_dalek::VerifyingKey::from_bytes(key.key())
-        .is_ok_and(|key| key.verify_strict(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok())
+#[derive(Clone, Debug)]
+pub struct BareKey(ed25519_dalek::VerifyingKey);
+
+impl BareKey {
+    /// The key of a principal.
+    #[must_use]
+    pub fn new(signer: &Principal) -> Option<Self> {
+        ed25519_dalek::VerifyingKey::from_bytes(signer.key()).ok().map(BareKey)
+    }
+
+    /// `verify_strict` of the library and nothing more.
+    #[must_use]
+    pub fn verify_strict(&self, message: &[u8], signature: &[u8; SIGNATURE_BYTES]) -> bool {
+        self.0.verify_strict(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()
+    }
 }
 
 #[cfg(test)]

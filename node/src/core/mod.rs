@@ -244,7 +244,7 @@ impl Node {
 pub fn now() -> UnixMillis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    UnixMillis::new(ms.min(throughline_protocol::limits::TS_MS_END - 1)).unwrap_or_default()
+    UnixMillis::new(ms.min(throughline_protocol::limits::TS_MS_MAX)).unwrap_or_default()
 }
 
 /// `size` random bytes from the operating system.
