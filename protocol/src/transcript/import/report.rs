@@ -159,6 +159,19 @@ impl Report {
         }
     }
 
+    /// Leaves at most `stay` of what was kept of `line`: a line is counted once, also when several records were found on it.
+    pub(super) fn settle(&mut self, line: u64, stay: usize) {
+        let first = self.raw.iter().rposition(|kept| kept.line != line).map_or(0, |at| at + 1);
+        for kept in self.raw.drain((first + stay).min(self.raw.len())..) {
+            if let Some(count) = self.not_carried.get_mut(&kept.kind) {
+                *count -= 1;
+                if *count == 0 {
+                    self.not_carried.remove(&kept.kind);
+                }
+            }
+        }
+    }
+
     /// The words of the `import` note. The segment's CID is put in when the note is assembled.
     pub(super) fn words(&self, format: &str) -> ImportReport {
         let mut repaired: Vec<Repaired> = self

@@ -282,6 +282,7 @@ impl ClaudeCode {
             let fate = self.record(&text[range], Place { line: self.line, nth });
             best = better(best, fate);
         }
+        self.desk.report.settle(self.line, usize::from(best == Some(Fate::Raw)));
         best
     }
 
