@@ -59,18 +59,18 @@ impl Payload {
             let what = format!("expected a payload of {} bytes, got {}", named.size, bytes.len());
             return Err(Reject::new(Code::SchemaLen, what));
         }
-        if EntryCid::of(&bytes) != named.cid {
+        let cid = EntryCid::of(&bytes);
+        if cid != named.cid {
             let what = format!("bytes given for payload {} hash to something else", named.cid.short());
             return Err(Reject::new(Code::CidMismatch, what));
         }
-        let payload = Payload::read(&entry.body, bytes)?;
+        let payload = Payload::read(&entry.body, bytes, cid)?;
         payload.check_envelope(&entry.body)?;
         Ok(payload)
     }
 
-    /// Reads bytes as the payload of an entry with this body, whatever the entry names.
-    fn read(body: &Body, bytes: Arc<[u8]>) -> Result<Self, Reject> {
-        let cid = EntryCid::of(&bytes);
+    /// Reads bytes that hash to `cid` as the payload of an entry with this body, whatever the entry names.
+    fn read(body: &Body, bytes: Arc<[u8]>, cid: EntryCid) -> Result<Self, Reject> {
         let (value, facts) = codec::decode(&bytes, limits::PAYLOAD_DEPTH_MAX)?;
         let Value::Map(map) = &value else {
             return Err(Reject::new(Code::SchemaType, "expected a payload to be a map"));
@@ -253,7 +253,7 @@ impl PayloadDraft {
     pub fn build(&self, body: &Body, salt: Salt) -> Result<(Vec<u8>, PayloadRef), Reject> {
         let bytes = encode(&self.words, salt, self.ext.as_ref());
         check_size(&bytes)?;
-        let payload = Payload::read(body, bytes.as_slice().into())?;
+        let payload = Payload::read(body, bytes.as_slice().into(), EntryCid::of(&bytes))?;
         payload.check_envelope(body)?;
         if payload.words != self.words {
             let what = format!("the words are not those of a {}", body.type_name());
