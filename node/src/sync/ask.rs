@@ -1,0 +1,249 @@
+//! Asking a peer: one stream, one request, its answer frames. Every request carries a proof of who asks.
+
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use libp2p::PeerId;
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::control::Control;
+use throughline_protocol::fork::Controls;
+use throughline_protocol::id::{Cid, Codec, HashKind, Principal};
+use throughline_protocol::limits;
+#[cfg(test)]
+use throughline_protocol::sign::SigningKey;
+use throughline_protocol::wire::append::{AppendAnswer, AppendRequest};
+use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, ChainRequest, HeadState, OwnerState};
+use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
+use throughline_protocol::wire::proof::{self, Ends};
+use throughline_protocol::wire::{Credentials, Message};
+use throughline_store::Reader;
+
+use super::fault::PeerFault;
+use super::shared::{Shared, blocking};
+use crate::api::error::Answer;
+use crate::core::{Node, controls_of, now};
+use crate::net::{FrameStream, Protocol, principal_of};
+
+/// Heads taken from one peer's answer.
+const HEADS_MAX: usize = 16_384;
+/// Control blobs taken from one peer's answer.
+const CONTROLS_MAX: usize = 8_192;
+
+/// An answer of chain sync, frame by frame.
+pub(super) struct Line {
+    stream: FrameStream,
+    /// Bytes of the frames that came.
+    pub(super) bytes: u64,
+}
+
+impl Line {
+    /// The next frame; none after `end`.
+    pub(super) async fn next(&mut self) -> Result<Option<ChainAnswer>, PeerFault> {
+        let Some(body) = self.stream.read().await? else {
+            return Err(PeerFault::nobodys(Code::Unreachable, "the answer broke off"));
+        };
+        self.bytes += body.len() as u64;
+        match ChainAnswer::decode_body(&body).map_err(PeerFault::peers)? {
+            ChainAnswer::End => Ok(None),
+            ChainAnswer::Error(error) => Err(error.into()),
+            frame @ (ChainAnswer::Heads { .. }
+            | ChainAnswer::Path(_)
+            | ChainAnswer::Control(_)
+            | ChainAnswer::Entries(_)
+            | ChainAnswer::Blob { .. }) => Ok(Some(frame)),
+        }
+    }
+}
+
+/// What a peer holds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HeadsTold {
+    pub(super) owners: Vec<OwnerState>,
+    pub(super) sessions: Vec<HeadState>,
+    pub(super) bytes: u64,
+}
+
+/// Control blobs that a peer sent; their signatures were not looked at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ControlsSent {
+    pub(super) blobs: Vec<Arc<[u8]>>,
+    pub(super) bytes: u64,
+}
+
+/// The frame is none that answers the request.
+pub(super) fn unsolicited<T>(what: &str) -> Result<T, PeerFault> {
+    Err(PeerFault::peers(Reject::new(Code::SyncUnsolicited, what)))
+}
+
+impl Shared {
+    /// Proof and grants for a request to `peer` about what `owner` owns.
+    pub(super) async fn credentials(
+        &self,
+        peer: PeerId,
+        owner: Option<Principal>,
+        extra: Option<Arc<[u8]>>,
+    ) -> Answer<Credentials> {
+        let (node, mine) = (self.node()?, self.net.peer_principal());
+        let Some(theirs) = principal_of(&peer) else { return Ok(Credentials::default()) };
+        blocking(move || {
+            let proof = proof::build(node.key(), Ends { mine, theirs }, now())?;
+            let mut grants: Vec<Arc<[u8]>> = extra.into_iter().collect();
+            if let Some(owner) = owner.or(node.owner()) {
+                grants.extend(own_grants(&node.reader()?, owner, &node)?);
+            }
+            grants.truncate(limits::GRANTS_MAX);
+            Ok(Credentials { auth: Some(Arc::clone(proof.bytes())), grants })
+        })
+        .await
+    }
+
+    async fn open(&self, peer: PeerId, protocol: Protocol, body: Vec<u8>) -> Result<FrameStream, PeerFault> {
+        let mut stream = self.net.open(peer, protocol).await?;
+        stream.write(&body).await?;
+        stream.finish().await?;
+        Ok(stream)
+    }
+
+    /// Sends a chain request.
+    pub(super) async fn chain(
+        &self,
+        peer: PeerId,
+        credentials: &Credentials,
+        ask: ChainAsk,
+    ) -> Result<Line, PeerFault> {
+        let request = ChainRequest { credentials: credentials.clone(), ask };
+        let stream = self.open(peer, Protocol::Chain, request.encode_body()).await?;
+        if let Some(key) = principal_of(&peer) {
+            self.contacts.heard(key);
+        }
+        Ok(Line { stream, bytes: 0 })
+    }
+
+    /// Compares heads.
+    pub(super) async fn ask_heads(
+        &self,
+        peer: PeerId,
+        credentials: &Credentials,
+        ask: ChainAsk,
+    ) -> Result<HeadsTold, PeerFault> {
+        let mut line = self.chain(peer, credentials, ask).await?;
+        let mut told = HeadsTold::default();
+        while let Some(frame) = line.next().await? {
+            let ChainAnswer::Heads { owners, sessions } = frame else {
+                return unsolicited("expected heads, got another frame");
+            };
+            told.owners.extend(owners);
+            told.sessions.extend(sessions);
+            if told.sessions.len() > HEADS_MAX || told.owners.len() > limits::HEADS_OWNERS_MAX {
+                return unsolicited("more heads than anybody asks for");
+            }
+        }
+        told.bytes = line.bytes;
+        Ok(told)
+    }
+
+    /// Fetches an owner's control blobs that are not in `have`.
+    pub(super) async fn ask_control(
+        &self,
+        peer: PeerId,
+        credentials: &Credentials,
+        owner: Principal,
+        have: Vec<[u8; 32]>,
+    ) -> Result<ControlsSent, PeerFault> {
+        let mut line = self.chain(peer, credentials, ChainAsk::Control { owner, have }).await?;
+        let mut sent = ControlsSent::default();
+        while let Some(frame) = line.next().await? {
+            let ChainAnswer::Control(blobs) = frame else {
+                return unsolicited("expected control blobs, got another frame");
+            };
+            sent.blobs.extend(blobs);
+            if sent.blobs.len() > CONTROLS_MAX {
+                return unsolicited("more control blobs than anybody holds");
+            }
+        }
+        sent.bytes = line.bytes;
+        Ok(sent)
+    }
+
+    /// Hands an announcement over; returns when the peer has taken it in.
+    pub(super) async fn tell(
+        &self,
+        peer: PeerId,
+        credentials: &Credentials,
+        message: Arc<[u8]>,
+    ) -> Result<(), PeerFault> {
+        let mut line = self.chain(peer, credentials, ChainAsk::Announce { message }).await?;
+        match line.next().await? {
+            None => Ok(()),
+            Some(_) => unsolicited("expected nothing but the end"),
+        }
+    }
+
+    /// Sends an append request and waits for its answer.
+    pub(super) async fn ask_append(
+        &self,
+        peer: PeerId,
+        request: &AppendRequest,
+    ) -> Result<AppendAnswer, PeerFault> {
+        self.single(peer, Protocol::Append, request.encode_body()).await
+    }
+
+    /// Sends a handoff request and waits for its answer.
+    pub(super) async fn ask_handoff(
+        &self,
+        peer: PeerId,
+        request: &HandoffRequest,
+    ) -> Result<HandoffAnswer, PeerFault> {
+        self.single(peer, Protocol::Handoff, request.encode_body()).await
+    }
+
+    fn single<'a, A: Message + Send + 'a>(
+        &'a self,
+        peer: PeerId,
+        protocol: Protocol,
+        body: Vec<u8>,
+    ) -> BoxFuture<'a, Result<A, PeerFault>> {
+        async move {
+            let mut stream = self.open(peer, protocol, body).await?;
+            let answer = stream.read().await?;
+            let answer =
+                answer.ok_or_else(|| PeerFault::nobodys(Code::Unreachable, "the peer gave no answer"))?;
+            A::decode_body(&answer).map_err(PeerFault::peers)
+        }
+        .boxed()
+    }
+}
+
+/// Live grants of this node's own key by an owner, as bytes.
+fn own_grants(reader: &Reader, owner: Principal, node: &Node) -> Answer<Vec<Arc<[u8]>>> {
+    let controls = controls_of(reader, owner, None)?;
+    let mut bytes = Vec::new();
+    for cid in live_grants(&controls, owner, node.principal()).into_iter().take(limits::GRANTS_MAX) {
+        bytes.extend(reader.control(&cid)?.map(Arc::from));
+    }
+    Ok(bytes)
+}
+
+fn live_grants(controls: &Controls, owner: Principal, delegate: Principal) -> Vec<Cid> {
+    let own =
+        controls.capabilities().filter(|(_, grant)| grant.signer == owner && grant.delegate == delegate);
+    own.map(|(hash, _)| Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash))
+        .filter(|cid| controls.revoked_by(cid, owner).is_none())
+        .collect()
+}
+
+/// Whether a blob is an owner's capability or tombstone, or a Ref in its name.
+pub(super) fn is_of_owner(control: &Control, owner: Principal) -> bool {
+    match control {
+        Control::Capability(capability) => capability.signer == owner && capability.audience.is_none(),
+        Control::Tombstone(tombstone) => tombstone.signer == owner,
+        Control::Ref(value) => value.owner() == owner,
+    }
+}
+
+/// The key that proves who this node is, for tests of hostile askers.
+#[cfg(test)]
+pub(super) fn proof_of(key: &SigningKey, ends: Ends) -> Arc<[u8]> {
+    Arc::clone(proof::build(key, ends, now()).expect("a proof").bytes())
+}

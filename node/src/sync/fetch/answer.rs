@@ -1,0 +1,55 @@
+//! A fetch as the object that the API answers with.
+
+use serde_json::{Value, json};
+
+use super::{Fetched, Transfer, Wanted};
+use crate::api::error::Answer;
+use crate::core::{Node, PayloadUse};
+use crate::report;
+use crate::sync::view::millis;
+
+/// The shape of `verify`, over what an audit saw or what is held now, with the figures of the transfer.
+pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) -> Answer<Value> {
+    let mut answer = match &fetched.report {
+        Some(report) => report::verify(report, "peers"),
+        None => {
+            let told = Some(fetched.told.cid);
+            report::verify(&node.verify(fetched.session, PayloadUse::Present, told)?, "peers")
+        }
+    };
+    answer["kind"] = "fetch".into();
+    answer["adopted"] = fetched.report.is_none().into();
+    answer["transfer"] = transfer(&fetched.transfer);
+    answer["elapsedMs"] = millis(fetched.transfer.elapsed).into();
+    answer["freshness"] = json!({
+        "source": "peers", "headSeenAgeMs": 0,
+        "peersAsked": fetched.freshness.peers_asked, "peersAgree": fetched.freshness.peers_agree,
+    });
+    if let Some(signer) = fetched.told_by {
+        answer["checks"]["head"]["by"] = signer.to_string().into();
+    }
+    if wanted == Wanted::None {
+        // Nobody asked for them, so none is missing.
+        answer["payloads"]["notFetched"] = answer["payloads"]["missing"].take();
+        answer["payloads"]["missing"] = 0.into();
+    }
+    answer["missingBlocks"] = fetched.missing_blocks.into();
+    Ok(answer)
+}
+
+fn transfer(transfer: &Transfer) -> Value {
+    let from: Vec<Value> = transfer
+        .from
+        .iter()
+        .map(|from| {
+            json!({
+                "peer": from.peer.to_string(), "alias": from.alias, "road": from.road,
+                "entries": from.entries, "bytes": from.bytes,
+            })
+        })
+        .collect();
+    json!({
+        "state": "done", "from": from, "roundTrips": transfer.round_trips, "bytes": transfer.bytes,
+        "resumedFromSeq": transfer.resumed_from, "elapsedMs": millis(transfer.elapsed),
+    })
+}

@@ -1,0 +1,343 @@
+//! Payloads, configs and files after the entries: what is missing is asked for by CID, and bytes count only if they hash to it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use throughline_protocol::block::{Block, Decoded};
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::entry::Entry;
+use throughline_protocol::id::{Cid, Codec, HashKind, Seq, SessionId, UnixMillis};
+use throughline_protocol::limits;
+use throughline_protocol::payload::Payload;
+use throughline_protocol::unixfs;
+use throughline_protocol::verify::Prechecked;
+use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk};
+use throughline_store::{LinkBlocks, PayloadState, PutBlock, Reader};
+use tokio::time::timeout;
+
+use super::super::ask::unsolicited;
+use super::super::fault::PeerFault;
+use super::Wanted;
+use super::providers::Answered;
+use super::run::Run;
+use super::sink::files_of;
+use crate::api::error::Answer;
+use crate::core::{Node, now};
+
+/// Blocks that one fetch asks for, parts of files included.
+const BLOCKS_MAX: usize = 1 << 20;
+/// Rounds of asking: payloads, then the files they name, then their parts, level by level.
+const ROUNDS_MAX: usize = 2 + limits::FILE_DEPTH_MAX;
+/// How long a block stays that nothing links yet.
+const LEASE_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// A block that is wanted, and for a part of a file the nodes above it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Want {
+    cid: Cid,
+    /// The entry that it belongs to.
+    seq: Seq,
+    /// From the file's root down: a peer serves a part with its file.
+    above: Vec<Cid>,
+}
+
+impl Run<'_> {
+    /// Fetches what the session's entries name and this node does not hold; returns how many blocks nobody gave.
+    pub(super) async fn missing(&mut self, answers: &[Answered]) -> Answer<u64> {
+        if self.wanted == Wanted::None {
+            return Ok(0);
+        }
+        let (session, wanted) = (self.session, self.wanted);
+        let mut refused: BTreeSet<Cid> = BTreeSet::new();
+        for _ in 0..ROUNDS_MAX {
+            let wants = self.shared.on_node(move |node| wants_of(node, session, wanted)).await?;
+            let open: Vec<Want> = wants.into_iter().filter(|want| !refused.contains(&want.cid)).collect();
+            if open.is_empty() {
+                break;
+            }
+            for want in self.store_from(answers, open).await? {
+                refused.insert(want.cid);
+            }
+        }
+        Ok(refused.len() as u64)
+    }
+
+    /// Asks one provider after the other; returns what none of them gave.
+    async fn store_from(&mut self, answers: &[Answered], wants: Vec<Want>) -> Answer<Vec<Want>> {
+        let mut open = wants;
+        for answer in answers.iter().filter(|answer| answer.head.is_some()) {
+            let mut left = Vec::new();
+            let mut queue: VecDeque<Want> = std::mem::take(&mut open).into();
+            while let Some(batch) = next_batch(&mut queue) {
+                let (got, fault) = self.ask_blocks(answer, &batch).await;
+                let session = self.session;
+                let stored = self.shared.on_node(move |node| store(node, session, got)).await?;
+                left.extend(batch.into_iter().filter(|want| !stored.contains(&want.cid)));
+                if let Some(fault) = fault {
+                    tracing::debug!(peer = answer.provider.name(), %fault, "blocks did not come");
+                    left.extend(queue.drain(..));
+                }
+            }
+            open = left;
+            if open.is_empty() {
+                break;
+            }
+        }
+        Ok(open)
+    }
+
+    /// Files of an audit: asked for, hashed, dropped. Returns what was refused and how many blocks nobody gave.
+    pub(super) async fn check_files(
+        &mut self,
+        files: BTreeSet<Cid>,
+        answers: &[Answered],
+    ) -> Answer<(Vec<Reject>, u64)> {
+        let (mut refused, mut missing, mut asked) = (Vec::new(), 0, 0_usize);
+        let mut queue: VecDeque<Want> =
+            files.into_iter().map(|cid| Want { cid, seq: Seq::ZERO, above: Vec::new() }).collect();
+        while let Some(batch) = next_batch(&mut queue) {
+            asked += batch.len();
+            let mut open = batch;
+            for answer in answers.iter().filter(|answer| answer.head.is_some()) {
+                let (got, fault) = self.ask_blocks(answer, &open).await;
+                refused
+                    .extend(fault.filter(|fault| fault.reject.code == Code::CidMismatch).map(|f| f.reject));
+                for (want, block) in &got {
+                    queue.extend(parts_of(want, block));
+                }
+                open.retain(|want| !got.iter().any(|(got, _)| got.cid == want.cid));
+            }
+            missing += open.len() as u64;
+            if asked + queue.len() > BLOCKS_MAX {
+                refused.push(Reject::new(Code::Budget, format!("more than {BLOCKS_MAX} blocks of files")));
+                break;
+            }
+        }
+        Ok((refused, missing))
+    }
+
+    /// One request: blocks that hash to what was asked, and why it ended early if it did.
+    async fn ask_blocks(
+        &mut self,
+        answer: &Answered,
+        wants: &[Want],
+    ) -> (Vec<(Want, Block)>, Option<PeerFault>) {
+        let mut got = Vec::new();
+        let result = self.collect(answer, wants, &mut got).await;
+        self.transfer.round_trips += 1;
+        let bytes: usize = got.iter().map(|(_, block)| block.bytes().len()).sum();
+        self.count(answer, 0, bytes as u64);
+        let fault = result.err();
+        if let Some(fault) = &fault
+            && fault.charged != throughline_protocol::sync::range::Charged::Nobody
+        {
+            self.shared.net.charge(answer.provider.peer, fault.reject.code).await;
+        }
+        (got, fault)
+    }
+
+    async fn collect(
+        &self,
+        answer: &Answered,
+        wants: &[Want],
+        got: &mut Vec<(Want, Block)>,
+    ) -> Result<(), PeerFault> {
+        let cids = cids_of(wants);
+        let ask = ChainAsk::Blobs { cids: cids.clone() };
+        let late = || PeerFault::nobodys(Code::Timeout, "the peer sent nothing for too long");
+        let opened = timeout(self.idle, self.shared.chain(answer.provider.peer, &answer.credentials, ask));
+        let mut line = opened.await.map_err(|_| late())??;
+        for asked in cids {
+            let frame = timeout(self.idle, line.next()).await.map_err(|_| late())??;
+            let Some(ChainAnswer::Blob { cid, bytes }) = frame else {
+                return unsolicited("expected one frame for each block");
+            };
+            if cid != asked {
+                return unsolicited("expected blocks in the order asked");
+            }
+            let (Some(bytes), Some(want)) = (bytes, wants.iter().find(|want| want.cid == cid)) else {
+                continue;
+            };
+            let block = Block::check(cid, bytes).map_err(PeerFault::peers)?;
+            got.push((want.clone(), block));
+        }
+        match line.next().await? {
+            None => Ok(()),
+            Some(_) => unsolicited("a frame after the last block"),
+        }
+    }
+}
+
+/// The CIDs of a request: each part after the nodes above it, none twice.
+fn cids_of(wants: &[Want]) -> Vec<Cid> {
+    let mut cids = Vec::new();
+    for cid in wants.iter().flat_map(|want| want.above.iter().chain([&want.cid])) {
+        if !cids.contains(cid) {
+            cids.push(*cid);
+        }
+    }
+    cids
+}
+
+/// The next wants that fit one request.
+fn next_batch(queue: &mut VecDeque<Want>) -> Option<Vec<Want>> {
+    let mut batch = Vec::new();
+    while let Some(want) = queue.pop_front() {
+        batch.push(want);
+        if cids_of(&batch).len() > limits::BLOBS_MAX {
+            if let Some(over) = batch.pop() {
+                queue.push_front(over);
+            }
+            break;
+        }
+    }
+    (!batch.is_empty()).then_some(batch)
+}
+
+/// The parts of a file's node.
+fn parts_of(want: &Want, block: &Block) -> Vec<Want> {
+    if block.cid().codec() != Codec::DagPb || want.above.len() >= limits::FILE_DEPTH_MAX {
+        return Vec::new();
+    }
+    let above: Vec<Cid> = want.above.iter().copied().chain([want.cid]).collect();
+    let parts: BTreeSet<Cid> = unixfs::links(block.bytes()).unwrap_or_default().into_iter().collect();
+    parts.into_iter().map(|cid| Want { cid, seq: want.seq, above: above.clone() }).collect()
+}
+
+/// Payloads, configs and files that the session's entries name and that are not held.
+fn wants_of(node: &Node, session: SessionId, wanted: Wanted) -> Answer<BTreeSet<Want>> {
+    let reader = node.reader()?;
+    let Some(row) = reader.session(session)? else { return Ok(BTreeSet::new()) };
+    let mut wants = BTreeSet::new();
+    for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
+        let stored = stored?;
+        let payload = match stored
+            .payload
+            .map(|cid| Ok::<_, crate::api::error::Problem>((cid, reader.payload(cid)?)))
+        {
+            None => None,
+            Some(held) => match held? {
+                (_, PayloadState::Present(bytes)) => Some(Arc::<[u8]>::from(bytes)),
+                (cid, PayloadState::Absent) => {
+                    wants.insert(Want { cid: cid.cid(), seq: stored.seq, above: Vec::new() });
+                    None
+                }
+                (_, PayloadState::Dropped) => None,
+            },
+        };
+        if wanted == Wanted::All {
+            let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
+            for cid in files_of(&Prechecked::of(signed, payload)?) {
+                missing_of_file(&reader, Want { cid, seq: stored.seq, above: Vec::new() }, &mut wants)?;
+            }
+        }
+        if wants.len() >= BLOCKS_MAX {
+            break;
+        }
+    }
+    Ok(wants)
+}
+
+/// What is missing of a file: its root, or the parts below what is held.
+fn missing_of_file(reader: &Reader, root: Want, wants: &mut BTreeSet<Want>) -> Answer<()> {
+    let mut open = vec![root];
+    while let Some(want) = open.pop() {
+        if want.cid.hash_kind() != HashKind::Sha256 || wants.len() >= BLOCKS_MAX {
+            continue;
+        }
+        if want.cid.codec() != Codec::DagPb {
+            if reader.find(&want.cid)?.is_none() {
+                wants.insert(want);
+            }
+            continue;
+        }
+        match reader.block(&want.cid)? {
+            Some(bytes) => {
+                let block = Block::check(want.cid, bytes)?;
+                open.extend(parts_of(&want, &block));
+            }
+            None => {
+                wants.insert(want);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Stores blocks and links them to the session; returns those that are held now. A payload must also be what its entry says.
+fn store(node: &Node, session: SessionId, blocks: Vec<(Want, Block)>) -> Answer<BTreeSet<Cid>> {
+    let reader = node.reader()?;
+    let (mut stored, mut links) = (BTreeSet::new(), Vec::new());
+    let at = now();
+    let until = UnixMillis::new(at.get() + LEASE_MS).unwrap_or(at);
+    for (want, block) in blocks {
+        if let Some(links_of_payload) = links_of_payload(&reader, session, &want, &block)? {
+            links.extend(links_of_payload);
+        } else {
+            continue;
+        }
+        match node.store().run(PutBlock::bytes(block, at, until)) {
+            Ok(_) => {
+                links.push((want.seq, *want.cid.digest()));
+                stored.insert(want.cid);
+            }
+            Err(error) => tracing::debug!(%error, "a block is not taken"),
+        }
+    }
+    if !links.is_empty() {
+        node.store().run(LinkBlocks { session, links })?;
+    }
+    Ok(stored)
+}
+
+/// The entry that names a block, and the block's digest.
+type Link = (Seq, [u8; 32]);
+
+/// For a payload, the files it names; nothing for another block; none for bytes that are not what the entry says.
+fn links_of_payload(
+    reader: &Reader,
+    session: SessionId,
+    want: &Want,
+    block: &Block,
+) -> Answer<Option<Vec<Link>>> {
+    let Some(entry) = reader.entry_at(session, want.seq)? else { return Ok(Some(Vec::new())) };
+    if entry.payload.map(|cid| cid.cid()) != Some(want.cid) {
+        return Ok(Some(Vec::new()));
+    }
+    let signed = Decoded::<Entry>::decode(entry.bytes)?.assume_signed();
+    if Payload::check(signed.value(), Arc::clone(block.bytes())).is_err() {
+        return Ok(None);
+    }
+    let checked = Prechecked::of(signed, Some(Arc::clone(block.bytes())))?;
+    Ok(Some(files_of(&checked).into_iter().map(|cid| (want.seq, *cid.digest())).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(number: u32, above: &[u32]) -> Want {
+        let cid = |number: u32| Cid::sha256(Codec::Raw, &number.to_be_bytes());
+        Want { cid: cid(number), seq: Seq::ZERO, above: above.iter().map(|n| cid(*n)).collect() }
+    }
+
+    #[test]
+    fn a_request_holds_no_more_than_it_may_and_loses_nothing() {
+        let wants: Vec<Want> = (0..300).map(|number| want(number, &[1_000 + number / 100, 2_000])).collect();
+        let mut queue: VecDeque<Want> = wants.iter().cloned().collect();
+        let mut taken = Vec::new();
+        while let Some(batch) = next_batch(&mut queue) {
+            let cids = cids_of(&batch);
+            assert!(cids.len() <= limits::BLOBS_MAX);
+            for want in &batch {
+                let at = |cid: &Cid| cids.iter().position(|asked| asked == cid).unwrap();
+                assert!(
+                    want.above.iter().all(|above| at(above) < at(&want.cid)),
+                    "the file before its parts"
+                );
+            }
+            taken.extend(batch);
+        }
+        assert_eq!(taken, wants);
+    }
+}

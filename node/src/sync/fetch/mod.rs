@@ -1,0 +1,222 @@
+//! Bringing a session here, or judging it without keeping it. `docs/PROTOCOL.md` §Chain sync.
+//!
+//! ```text
+//!  providers ─heads─▶ the head to go for ─control─▶ ─range─▶ frame check ─▶ signatures ─▶ Adopt | Audit
+//!                                             ▲                                 │
+//!                                             └── next provider, from there on ─┘ fails
+//! ```
+//!
+//! Whatever was verified is kept when a provider fails; the next one goes on after it. A provider that did not keep to the
+//! protocol is charged. Nothing that a peer says is believed: only what verifies counts.
+
+mod answer;
+mod blobs;
+mod check;
+mod difference;
+mod providers;
+mod range;
+mod run;
+mod sink;
+
+use std::time::{Duration, Instant};
+
+use throughline_protocol::code::Code;
+use throughline_protocol::fork::Mark;
+use throughline_protocol::id::{Principal, SessionId};
+use throughline_protocol::sync::range::RangeLimits;
+use throughline_protocol::verify::Report;
+use throughline_protocol::wire::chain::OwnerState;
+use throughline_store::PinDepth;
+
+use super::shared::Shared;
+use crate::api::error::{Answer, Problem};
+use crate::core::Evaluated;
+use providers::{Answered, best_head};
+use run::Run;
+
+pub(super) use answer::answer;
+pub(super) use providers::{Provider, mark_of};
+
+/// Which payloads come along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// None.
+    None,
+    /// The words of the entries.
+    Referenced,
+    /// Configs and files too.
+    All,
+}
+
+/// What becomes of what is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It is adopted as far as it verifies.
+    Adopt,
+    /// It is judged and dropped.
+    Audit,
+}
+
+/// A session to fetch.
+#[derive(Clone, Debug)]
+pub struct FetchRequest {
+    /// Which.
+    pub session: SessionId,
+    /// Aliases, principals or tickets; none asks everybody who is known.
+    pub from: Vec<String>,
+    /// What comes along with the entries.
+    pub payloads: Wanted,
+    /// How long a peer may send nothing; none is the configured time.
+    pub idle: Option<Duration>,
+    /// Adopt or audit.
+    pub mode: Use,
+    /// How many peers must have answered before a head is taken as told.
+    pub peers_min: usize,
+}
+
+/// What came from one peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FromPeer {
+    /// Its principal, as far as known, else its connection key.
+    pub peer: Principal,
+    /// What the user calls it.
+    pub alias: Option<String>,
+    /// `chain-sync/quic` or `chain-sync/tcp`.
+    pub road: &'static str,
+    /// Entries that verified.
+    pub entries: u64,
+    /// Bytes on the wire.
+    pub bytes: u64,
+}
+
+/// The figures of a transfer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transfer {
+    /// Who sent what.
+    pub from: Vec<FromPeer>,
+    /// Requests that were waited for one after the other.
+    pub round_trips: u64,
+    /// Bytes on the wire.
+    pub bytes: u64,
+    /// The seq after which the transfer began, when something was held.
+    pub resumed_from: Option<u64>,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Who was asked about the head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freshness {
+    /// Peers that answered.
+    pub peers_asked: usize,
+    /// Those that told the head that was gone for.
+    pub peers_agree: usize,
+}
+
+/// What a fetch gave.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// The session.
+    pub session: SessionId,
+    /// The head that was gone for.
+    pub told: Mark,
+    /// The key that signed the Ref which came with that head.
+    pub told_by: Option<Principal>,
+    /// The figures.
+    pub transfer: Transfer,
+    /// Who was asked.
+    pub freshness: Freshness,
+    /// What the adoption came to; none for an audit, or when everything was here.
+    pub evaluated: Option<Evaluated>,
+    /// What an audit found.
+    pub report: Option<Report>,
+    /// Blocks that were wanted and that nobody gave.
+    pub missing_blocks: u64,
+}
+
+impl Shared {
+    /// Fetches a session as `request` says.
+    ///
+    /// # Errors
+    /// `E_NOT_FOUND_YET` when nobody who was asked offers it, `E_UNREACHABLE` when nobody who was named answers; the code of what was
+    /// wrong, with the peer, when no provider gave all of it.
+    pub(super) async fn fetch(&self, request: FetchRequest) -> Answer<Fetched> {
+        let began = Instant::now();
+        let idle = match request.idle {
+            Some(idle) => idle,
+            None => self.node()?.config().limits.idle_timeout,
+        };
+        let providers = self.providers(&request.from).await?;
+        let named = !request.from.is_empty();
+        let names: Vec<String> = providers.iter().map(Provider::name).collect();
+        let session = request.session;
+        let owner = self.on_node(move |node| owner_state(node, session)).await?;
+        let answers = self.heads_of(session, providers, owner, idle).await;
+        let Some(told) = best_head(&answers) else {
+            return Err(nothing_told(session, &answers, &names, named));
+        };
+        if answers.len() < request.peers_min {
+            let what = format!("expected answers of {} peers, got {}", request.peers_min, answers.len());
+            return Err(Problem::new(Code::Unreachable, what).with("asked", names));
+        }
+        let turn = self.turn_of(session);
+        let _turn = turn.lock().await;
+        let mut run = Run::new(self, session, request.payloads, idle, RangeLimits::default());
+        run.transfer.round_trips = 1;
+        let mut fetched = match request.mode {
+            Use::Adopt => run.adopt(told, &answers, owner, None).await?,
+            Use::Audit => run.audit(told, &answers).await?,
+        };
+        fetched.transfer.elapsed = began.elapsed();
+        Ok(fetched)
+    }
+
+    /// Fetches what one connected peer has of a session that is followed. Only a session of `owner` is taken.
+    pub(super) async fn follow_up(
+        &self,
+        session: SessionId,
+        from: Provider,
+        owner: Option<Principal>,
+        depth: PinDepth,
+    ) -> Answer<Option<Fetched>> {
+        let turn = self.turn_of(session);
+        // Somebody fetches it already; the next comparison tells whether anything is left.
+        let Ok(_turn) = turn.try_lock() else { return Ok(None) };
+        let idle = self.node()?.config().limits.idle_timeout;
+        let held = self.on_node(move |node| owner_state(node, session)).await?;
+        let answers = self.heads_of(session, vec![from], held, idle).await;
+        let Some(told) = best_head(&answers) else { return Ok(None) };
+        let wanted = match depth {
+            PinDepth::Entries => Wanted::None,
+            PinDepth::Payloads => Wanted::Referenced,
+            PinDepth::Files => Wanted::All,
+        };
+        let run = Run::new(self, session, wanted, idle, RangeLimits::default());
+        run.adopt(told, &answers, held, owner).await.map(Some)
+    }
+}
+
+/// What is held of the session's owner, when the session is held.
+fn owner_state(node: &crate::core::Node, session: SessionId) -> Answer<Option<OwnerState>> {
+    let reader = node.reader()?;
+    let Some(row) = reader.session(session)? else { return Ok(None) };
+    let held = reader.owner_digest(row.owner)?;
+    Ok(Some(OwnerState { owner: row.owner, count: held.count, digest: held.digest }))
+}
+
+/// The one answer for absent, private, and held by somebody who is off.
+fn nothing_told(session: SessionId, answers: &[Answered], names: &[String], named: bool) -> Problem {
+    if answers.is_empty() && named {
+        return Problem::new(Code::Unreachable, "none of the named peers could be reached")
+            .with("session", session.to_string())
+            .with("asked", names.to_vec());
+    }
+    Problem::new(
+        Code::NotFoundYet,
+        "nobody that was asked has it; it may not exist, be private, or its holders may be off",
+    )
+    .with("session", session.to_string())
+    .with("searched", serde_json::json!({"store": true, "peers": answers.len(), "dht": false}))
+    .with("asked", names.to_vec())
+    .hint("throughline peer list")
+}

@@ -1,0 +1,206 @@
+//! Who is asked: named peers, tickets, or everybody who is known. And what they told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use libp2p::{Multiaddr, PeerId};
+use throughline_protocol::code::Code;
+use throughline_protocol::fork::Mark;
+use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::ticket::{PeerTicket, SessionTicket, Ticket};
+use throughline_protocol::wire::Credentials;
+use throughline_protocol::wire::chain::{ChainAsk, HeadState, OwnerState};
+use tokio::time::timeout;
+
+use super::super::fault::PeerFault;
+use super::super::peers;
+use super::super::shared::Shared;
+use crate::api::error::{Answer, Problem};
+use crate::net::{Transport, peer_of};
+
+/// Somebody who may have the session.
+#[derive(Clone, Debug)]
+pub(in crate::sync) struct Provider {
+    pub(in crate::sync) peer: PeerId,
+    /// Its connection key in principal form.
+    pub(in crate::sync) key: Principal,
+    /// What the user calls it.
+    pub(in crate::sync) alias: Option<String>,
+    /// The principal, as far as the address book or a proof says.
+    pub(in crate::sync) principal: Option<Principal>,
+    /// A grant that a ticket brought along.
+    pub(in crate::sync) grant: Option<Arc<[u8]>>,
+    addrs: Vec<Multiaddr>,
+}
+
+impl Provider {
+    /// A connected peer.
+    pub(in crate::sync) fn connected(peer: PeerId, key: Principal) -> Self {
+        Provider { peer, key, alias: None, principal: None, grant: None, addrs: Vec::new() }
+    }
+
+    /// What to call it in an answer.
+    pub(in crate::sync) fn name(&self) -> String {
+        self.alias.clone().unwrap_or_else(|| self.principal.unwrap_or(self.key).to_string())
+    }
+}
+
+/// A provider that answered.
+#[derive(Clone, Debug)]
+pub(super) struct Answered {
+    pub(super) provider: Provider,
+    pub(super) credentials: Credentials,
+    pub(super) road: Transport,
+    pub(super) head: Option<Mark>,
+    pub(super) reference: Option<Arc<[u8]>>,
+    pub(super) owner: Option<OwnerState>,
+}
+
+impl Shared {
+    /// The providers that a request names; without names, everybody who is connected or in the address book.
+    ///
+    /// # Errors
+    /// `E_PEER_UNKNOWN`, `E_INPUT_FORMAT` for a damaged ticket.
+    pub(in crate::sync) async fn providers(&self, from: &[String]) -> Answer<Vec<Provider>> {
+        let book = self.on_node(|node| peers::list(&node.reader()?)).await?;
+        let mut found: BTreeMap<Principal, Provider> = BTreeMap::new();
+        let own = self.net.peer_principal();
+        for name in from {
+            for provider in self.named(name, &book)? {
+                found.insert(provider.key, provider);
+            }
+        }
+        if from.is_empty() {
+            for peer in &book {
+                found.extend(of_book(peer).map(|provider| (provider.key, provider)));
+            }
+            for connected in self.net.connected().await {
+                let provider = Provider::connected(connected.peer, connected.principal);
+                found.entry(connected.principal).or_insert(provider);
+            }
+        }
+        found.remove(&own);
+        for provider in found.values_mut() {
+            provider.principal = provider.principal.or_else(|| self.contacts.principal_of(provider.key));
+            let known = book.iter().find(|peer| peer.peer == provider.key);
+            provider.alias = provider.alias.take().or_else(|| known.map(|peer| peer.alias.clone()));
+        }
+        Ok(found.into_values().take(self.limits.peers_max).collect())
+    }
+
+    fn named(&self, name: &str, book: &[peers::KnownPeer]) -> Answer<Vec<Provider>> {
+        if name.starts_with("tlp1") || name.starts_with("tls1") {
+            return Ok(of_ticket(name.parse::<Ticket>()?)?.into_iter().collect());
+        }
+        let principal = name.parse::<Principal>().ok();
+        let fits = |peer: &&peers::KnownPeer| {
+            peer.alias == name || principal.is_some_and(|p| p == peer.principal || p == peer.peer)
+        };
+        let mut found: Vec<Provider> = book.iter().filter(fits).filter_map(of_book).collect();
+        if let Some(principal) = principal.filter(|_| found.is_empty()) {
+            let keys = self.contacts.peers_of(principal).into_iter().chain([principal]);
+            found.extend(keys.filter_map(|key| Some(Provider::connected(peer_of(&key)?, key))));
+        }
+        if found.is_empty() { Err(peers::unknown(name)) } else { Ok(found) }
+    }
+
+    /// Connects to a provider.
+    pub(in crate::sync) async fn reach(
+        &self,
+        provider: &Provider,
+        within: Duration,
+    ) -> Result<Transport, PeerFault> {
+        let dialled = timeout(within, self.net.dial(provider.peer, provider.addrs.clone())).await;
+        let late = || PeerFault::nobodys(Code::Timeout, "the peer was not reached in time");
+        Ok(dialled.map_err(|_| late())??.transport)
+    }
+
+    /// Asks every provider for its head of a session, all at once. Those that do not answer are left out.
+    pub(super) async fn heads_of(
+        &self,
+        session: SessionId,
+        providers: Vec<Provider>,
+        owner: Option<OwnerState>,
+        within: Duration,
+    ) -> Vec<Answered> {
+        let asked = providers.into_iter().map(|provider| async move {
+            let name = provider.name();
+            match timeout(within, self.head_of(session, provider, owner, within)).await {
+                Ok(Ok(answered)) => Some(answered),
+                Ok(Err(fault)) => {
+                    tracing::debug!(peer = name, %fault, "a peer gave no head");
+                    None
+                }
+                Err(_) => None,
+            }
+        });
+        let asked: Vec<_> = asked.collect();
+        let answers: Vec<Option<Answered>> =
+            futures::stream::iter(asked).buffered(self.limits.peers_max.max(1)).collect().await;
+        answers.into_iter().flatten().collect()
+    }
+
+    async fn head_of(
+        &self,
+        session: SessionId,
+        provider: Provider,
+        owner: Option<OwnerState>,
+        within: Duration,
+    ) -> Result<Answered, PeerFault> {
+        let road = self.reach(&provider, within).await?;
+        let credentials =
+            self.credentials(provider.peer, owner.map(|owner| owner.owner), provider.grant.clone()).await;
+        let credentials = credentials.map_err(|problem| PeerFault::ours(&problem))?;
+        let ask = ChainAsk::Heads { owners: owner.into_iter().collect(), sessions: vec![session] };
+        let told = self.ask_heads(provider.peer, &credentials, ask).await?;
+        let state = told.sessions.into_iter().find(|head| head.session == session);
+        let head = state.as_ref().map(mark_of);
+        if let Some(head) = head {
+            self.contacts.told(provider.key, session, head);
+        }
+        let reference = state.and_then(|state| state.reference);
+        let owner = told.owners.into_iter().find(|told| owner.is_some_and(|asked| asked.owner == told.owner));
+        Ok(Answered { provider, credentials, road, head, reference, owner })
+    }
+}
+
+/// The head that is gone for: the highest epoch, then the highest seq, then what most peers tell.
+pub(super) fn best_head(answers: &[Answered]) -> Option<Mark> {
+    let heads: Vec<Mark> = answers.iter().filter_map(|answer| answer.head).collect();
+    let votes = |cid: EntryCid| heads.iter().filter(|head| head.cid == cid).count();
+    heads.iter().copied().max_by_key(|head| (head.epoch, head.seq, votes(head.cid), head.cid))
+}
+
+/// The heads that were told, each once.
+pub(super) fn distinct_heads(answers: &[Answered]) -> BTreeSet<EntryCid> {
+    answers.iter().filter_map(|answer| answer.head).map(|head| head.cid).collect()
+}
+
+/// A told head as a mark.
+pub(in crate::sync) fn mark_of(head: &HeadState) -> Mark {
+    Mark { seq: head.seq, epoch: head.epoch, cid: head.head }
+}
+
+fn of_book(peer: &peers::KnownPeer) -> Option<Provider> {
+    Some(Provider {
+        peer: peer_of(&peer.peer)?,
+        key: peer.peer,
+        alias: Some(peer.alias.clone()),
+        principal: Some(peer.principal),
+        grant: None,
+        addrs: peer.addrs.clone(),
+    })
+}
+
+fn of_ticket(ticket: Ticket) -> Answer<Option<Provider>> {
+    let (key, principal, addresses, grant) = match ticket {
+        Ticket::Peer(PeerTicket { principal, peer, addresses }) => (peer, Some(principal), addresses, None),
+        Ticket::Session(SessionTicket { peer, addresses, grant, .. }) => (peer, None, addresses, grant),
+    };
+    let peer = peer_of(&key)
+        .ok_or_else(|| Problem::new(Code::InputFormat, "not a ticket: its peer key is no key"))?;
+    let addrs = peers::read_addrs(&addresses)?;
+    Ok(Some(Provider { peer, key, alias: None, principal, grant, addrs }))
+}

@@ -1,0 +1,255 @@
+//! A fetch under way: one provider after the other, until the head is reached.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use throughline_protocol::block::Decoded;
+use throughline_protocol::code::Code;
+use throughline_protocol::control::Control;
+use throughline_protocol::fork::Mark;
+use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::sign::VerifyingKeys;
+use throughline_protocol::sync::Point;
+use throughline_protocol::sync::range::{Charged, RangeLimits};
+use throughline_protocol::verify::{Auditor, Report};
+use throughline_protocol::wire::chain::{OwnerState, Payloads};
+
+use super::providers::{Answered, distinct_heads};
+use super::range::{self, RangeJob, on_sink};
+use super::sink::{Adopting, Auditing, KeepFiles, Sink};
+use super::{Fetched, Freshness, FromPeer, Transfer, Wanted};
+use crate::api::error::{Answer, Problem};
+use crate::core::Evaluated;
+use crate::net::Transport;
+use crate::sync::fault::PeerFault;
+use crate::sync::shared::{Shared, blocking};
+
+/// A fetch under way.
+pub(super) struct Run<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) session: SessionId,
+    pub(super) wanted: Wanted,
+    pub(super) idle: Duration,
+    limits: RangeLimits,
+    pub(super) transfer: Transfer,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        shared: &'a Shared,
+        session: SessionId,
+        wanted: Wanted,
+        idle: Duration,
+        limits: RangeLimits,
+    ) -> Self {
+        Run { shared, session, wanted, idle, limits, transfer: Transfer::default() }
+    }
+
+    pub(super) async fn adopt(
+        mut self,
+        told: Mark,
+        answers: &[Answered],
+        held: Option<OwnerState>,
+        owner: Option<Principal>,
+    ) -> Answer<Fetched> {
+        let node = self.shared.node()?;
+        let session = self.session;
+        if let Some(held) = held {
+            self.control_difference(held, answers).await?;
+        }
+        let sink = blocking(move || Ok(Sink::Adopt(Box::new(Adopting::new(node, session, owner)?)))).await?;
+        let sink = self.through_providers(point(told), answers, sink).await?;
+        let evaluated = match sink {
+            Sink::Adopt(adopting) => adopting.last,
+            Sink::Audit(_) => None,
+        };
+        let missing_blocks = self.missing(answers).await?;
+        Ok(self.done(told, answers, missing_blocks, evaluated, None))
+    }
+
+    pub(super) async fn audit(mut self, told: Mark, answers: &[Answered]) -> Answer<Fetched> {
+        let not_linear = Arc::new(AtomicBool::new(false));
+        let streaming = Auditor::new().of_session(self.session);
+        let mut attempt = self.audit_with(streaming, told, answers, &not_linear).await;
+        if attempt.is_err() && not_linear.load(Ordering::Relaxed) {
+            // Not one chain in order: everything once more, judged as a set.
+            attempt = self.audit_with(Auditor::over_set(self.session), told, answers, &not_linear).await;
+        }
+        let (report, missing_blocks) = attempt?;
+        Ok(self.done(told, answers, missing_blocks, None, Some(report)))
+    }
+
+    async fn audit_with(
+        &mut self,
+        auditor: Auditor,
+        told: Mark,
+        answers: &[Answered],
+        not_linear: &Arc<AtomicBool>,
+    ) -> Answer<(Report, u64)> {
+        let files = if self.wanted == Wanted::All { KeepFiles::Yes } else { KeepFiles::No };
+        let (auditor, heads) = (auditor.told(told.cid), distinct_heads(answers));
+        let auditing = Auditing::new(auditor, heads, files, Arc::clone(not_linear));
+        let mut sink = self.through_providers(point(told), answers, Sink::Audit(Box::new(auditing))).await?;
+        // A head that did not go by is another history, or a claim: its teller has to show it.
+        for head in unmet(&sink) {
+            let Some(teller) = answers.iter().find(|answer| answer.head.is_some_and(|mark| mark.cid == head))
+            else {
+                continue;
+            };
+            let Some(mark) = teller.head else { continue };
+            let (back, result) = self.range_of(point(mark), teller, sink).await?;
+            sink = back;
+            if let Err(fault) = result {
+                tracing::debug!(peer = teller.provider.name(), %fault, "another head was told and not shown");
+            }
+        }
+        let Sink::Audit(mut auditing) = sink else { return Err(Code::Internal.into()) };
+        let (refused, missing) = self.check_files(std::mem::take(&mut auditing.files), answers).await?;
+        for reject in refused {
+            auditing.refused(None, reject);
+        }
+        let report = blocking(move || Ok(auditing.report())).await?;
+        Ok((report, missing))
+    }
+
+    /// One provider after the other, each going on where the one before ended.
+    async fn through_providers(&mut self, want: Point, answers: &[Answered], sink: Sink) -> Answer<Sink> {
+        let mut sink = sink;
+        let mut first_fault: Option<Problem> = None;
+        let (told, other): (Vec<&Answered>, Vec<&Answered>) =
+            answers.iter().partition(|answer| answer.head.is_some_and(|head| head.cid == want.cid));
+        // Whoever told a head at least as high may have the wanted one below it.
+        let other = other.into_iter().filter(|answer| answer.head.is_some_and(|head| head.seq >= want.seq));
+        for answer in told.into_iter().chain(other) {
+            let (back, result) = self.range_of(want, answer, sink).await?;
+            sink = back;
+            let Err(fault) = result else { return Ok(sink) };
+            tracing::info!(peer = answer.provider.name(), code = %fault.reject.code, "a transfer failed");
+            first_fault.get_or_insert(
+                Problem::from(fault)
+                    .with("session", self.session.to_string())
+                    .with("peer", answer.provider.name()),
+            );
+        }
+        let (_, flushed) = on_sink(sink, Sink::flush).await?;
+        flushed?;
+        Err(first_fault.unwrap_or_else(|| Code::NotFoundYet.into()))
+    }
+
+    async fn range_of(
+        &mut self,
+        want: Point,
+        answer: &Answered,
+        sink: Sink,
+    ) -> Answer<(Sink, Result<(), PeerFault>)> {
+        let provider = &answer.provider;
+        let payloads = if self.wanted == Wanted::None { Payloads::Without } else { Payloads::With };
+        let job = RangeJob { session: self.session, want, payloads, idle: self.idle, limits: self.limits };
+        let ranged = range::fetch(self.shared, provider.peer, &answer.credentials, &job, sink).await?;
+        self.transfer.round_trips += 1;
+        self.count(answer, ranged.came.entries, ranged.came.bytes);
+        if self.transfer.resumed_from.is_none() {
+            self.transfer.resumed_from = ranged.came.base.map(|base| base.seq.get());
+        }
+        match &ranged.result {
+            Ok(()) => self.shared.contacts.took(provider.key, self.session, want.cid),
+            Err(fault) if fault.charged == Charged::Nobody => {}
+            // Whoever told the head answers for it as much as whoever sends it: here that is the same peer.
+            Err(fault) => self.shared.net.charge(provider.peer, fault.reject.code).await,
+        }
+        Ok((ranged.sink, ranged.result))
+    }
+
+    pub(super) fn count(&mut self, answer: &Answered, entries: u64, bytes: u64) {
+        let provider = &answer.provider;
+        let peer = provider.principal.unwrap_or(provider.key);
+        self.transfer.bytes += bytes;
+        match self.transfer.from.iter_mut().find(|from| from.peer == peer) {
+            Some(from) => {
+                from.entries += entries;
+                from.bytes += bytes;
+            }
+            None => self.transfer.from.push(FromPeer {
+                peer,
+                alias: provider.alias.clone(),
+                road: road(answer.road),
+                entries,
+                bytes,
+            }),
+        }
+    }
+
+    /// What peers hold of the owner and this node does not is fetched first: revocations and grants decide how the rest is
+    /// judged.
+    async fn control_difference(&mut self, held: OwnerState, answers: &[Answered]) -> Answer<()> {
+        for answer in answers {
+            let differs = answer.owner.is_some_and(|told| told.count > 0 && told.digest != held.digest);
+            if differs {
+                self.transfer.round_trips += 1;
+                let sent =
+                    self.shared.take_difference(&answer.provider, &answer.credentials, held.owner).await;
+                match sent {
+                    Ok(bytes) => self.count(answer, 0, bytes),
+                    Err(fault) => tracing::debug!(peer = answer.provider.name(), %fault, "no control blobs"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn done(
+        self,
+        told: Mark,
+        answers: &[Answered],
+        missing_blocks: u64,
+        evaluated: Option<Evaluated>,
+        report: Option<Report>,
+    ) -> Fetched {
+        let agree = |answer: &&Answered| answer.head.is_some_and(|head| head.cid == told.cid);
+        let reference = answers.iter().filter(agree).find_map(|answer| answer.reference.as_ref());
+        Fetched {
+            session: self.session,
+            told,
+            told_by: reference.and_then(|bytes| signer_of(bytes, told.cid)),
+            freshness: Freshness {
+                peers_asked: answers.len(),
+                peers_agree: answers.iter().filter(agree).count(),
+            },
+            transfer: self.transfer,
+            evaluated,
+            report,
+            missing_blocks,
+        }
+    }
+}
+
+fn point(mark: Mark) -> Point {
+    Point { cid: mark.cid, seq: mark.seq }
+}
+
+fn unmet(sink: &Sink) -> Vec<EntryCid> {
+    match sink {
+        Sink::Audit(auditing) => auditing.unmet(),
+        Sink::Adopt(_) => Vec::new(),
+    }
+}
+
+fn road(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Quic => "chain-sync/quic",
+        Transport::Tcp => "chain-sync/tcp",
+    }
+}
+
+/// Who signed a Ref to this head; its own signature decides, not who passed it on.
+fn signer_of(bytes: &Arc<[u8]>, head: EntryCid) -> Option<Principal> {
+    let signed =
+        Decoded::<Control>::decode(Arc::clone(bytes)).ok()?.verify(&mut VerifyingKeys::default()).ok()?;
+    match signed.value() {
+        Control::Ref(value) if value.session_head().is_ok_and(|named| named.head == head) => {
+            Some(value.signer)
+        }
+        Control::Ref(_) | Control::Capability(_) | Control::Tombstone(_) => None,
+    }
+}

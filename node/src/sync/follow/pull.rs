@@ -1,0 +1,284 @@
+//! One comparison with one peer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libp2p::PeerId;
+use throughline_protocol::block::Signed;
+use throughline_protocol::control::Control;
+use throughline_protocol::id::{Principal, SessionId};
+use throughline_protocol::limits;
+use throughline_protocol::sign::VerifyingKeys;
+use throughline_protocol::sync::range::Charged;
+use throughline_protocol::wire::chain::{ChainAsk, HeadState, OwnerState};
+use tokio::sync::Semaphore;
+
+use super::anchor;
+use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, news};
+use crate::api::error::Answer;
+use crate::core::Node;
+use crate::net::principal_of;
+use crate::sync::contacts::Taken;
+use crate::sync::fault::PeerFault;
+use crate::sync::fetch::{Provider, mark_of};
+use crate::sync::shared::Shared;
+
+/// Peers that are compared with at a time.
+const AT_A_TIME: usize = 8;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sync) enum Scope {
+    /// Everything that is followed.
+    All,
+    /// One session, and its owner's control blobs.
+    Session(SessionId),
+}
+
+/// What is still to be compared with a peer when the comparison under way ends.
+type Next = Option<Scope>;
+
+/// Comparisons under way: one a peer, and at most one more that waits.
+pub(in crate::sync) struct Pulls {
+    running: Mutex<BTreeMap<PeerId, Next>>,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Pulls {
+    fn default() -> Self {
+        Pulls { running: Mutex::default(), places: Arc::new(Semaphore::new(AT_A_TIME)) }
+    }
+}
+
+impl Pulls {
+    /// Whether the caller is to run it; else it is remembered.
+    fn begin(&self, peer: PeerId, scope: Scope) -> bool {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match running.get_mut(&peer) {
+            None => {
+                running.insert(peer, None);
+                true
+            }
+            Some(next) => {
+                // Two different things wait: everything covers both.
+                *next = match *next {
+                    None => Some(scope),
+                    Some(held) if held == scope => Some(held),
+                    Some(_) => Some(Scope::All),
+                };
+                false
+            }
+        }
+    }
+
+    /// What is to be compared next; none when the peer is done.
+    fn next(&self, peer: PeerId) -> Next {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = running.get_mut(&peer).and_then(Option::take);
+        if next.is_none() {
+            running.remove(&peer);
+        }
+        next
+    }
+}
+
+/// Compares with a peer, soon. Asked again meanwhile, it is done once more.
+pub(in crate::sync) fn pull(shared: &Arc<Shared>, peer: PeerId, scope: Scope) {
+    if !shared.pulls.begin(peer, scope) {
+        return;
+    }
+    let worker = Arc::clone(shared);
+    shared.spawn(async move {
+        let mut scope = Some(scope);
+        while let Some(now) = scope {
+            let places = Arc::clone(&worker.pulls.places);
+            let _place = places.acquire_owned().await;
+            if let Err(fault) = compare(&worker, peer, now).await {
+                tracing::debug!(%peer, %fault, "a comparison ended early");
+                if fault.charged == Charged::Sender {
+                    worker.net.charge(peer, fault.reject.code).await;
+                }
+            }
+            scope = worker.pulls.next(peer);
+        }
+    });
+}
+
+/// Compares with every connected peer, again and again.
+pub(in crate::sync) async fn run(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(shared.limits.compare_every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        follow_topics(&shared).await;
+        for connected in shared.net.connected().await {
+            pull(&shared, connected.peer, Scope::All);
+        }
+    }
+}
+
+/// Subscribes to the owners of what is followed.
+async fn follow_topics(shared: &Shared) {
+    let Ok(interest) = shared.on_node(Interest::read).await else { return };
+    for state in interest.owners {
+        if let Err(error) = shared.net.subscribe(state.owner).await {
+            tracing::debug!(owner = state.owner.short(), %error, "a topic is not followed");
+            break;
+        }
+    }
+}
+
+/// A peer that asked told what it holds of owners: where that differs, it is asked back.
+pub(in crate::sync) async fn notice_digests(
+    shared: &Arc<Shared>,
+    peer: PeerId,
+    key: Principal,
+    told: &[OwnerState],
+) {
+    let fresh: Vec<OwnerState> = told
+        .iter()
+        .filter(|state| shared.contacts.told_digest(key, state.owner, state.digest) == Taken::NotYet)
+        .copied()
+        .collect();
+    if fresh.is_empty() {
+        return;
+    }
+    let differs = shared.on_node(move |node| {
+        let reader = node.reader()?;
+        for state in fresh {
+            let is_news = state.count > 0 && reader.owner_digest(state.owner)?.digest != state.digest;
+            if is_news && follows_owner(node, &reader, state.owner)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    });
+    if matches!(differs.await, Ok(true)) {
+        pull(shared, peer, Scope::All);
+    }
+}
+
+async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(), PeerFault> {
+    let Some(key) = principal_of(&peer) else { return Ok(()) };
+    let interest = shared.on_node(Interest::read).await.map_err(|problem| PeerFault::ours(&problem))?;
+    let provider = Provider::connected(peer, key);
+    let mut owners = interest.owners.clone();
+    for sessions in asked(&interest, scope) {
+        let credentials = shared.credentials(peer, interest.own, None).await;
+        let credentials = credentials.map_err(|problem| PeerFault::ours(&problem))?;
+        let ask = ChainAsk::Heads { owners: std::mem::take(&mut owners), sessions };
+        let told = shared.ask_heads(peer, &credentials, ask).await?;
+        for theirs in &told.owners {
+            let ours = interest.owners.iter().find(|state| state.owner == theirs.owner);
+            if ours.is_some_and(|ours| theirs.count > 0 && ours.digest != theirs.digest) {
+                shared.take_difference(&provider, &credentials, theirs.owner).await?;
+            }
+        }
+        for head in &told.sessions {
+            take_head(shared, &provider, head).await;
+        }
+    }
+    Ok(())
+}
+
+/// The requests of a comparison. A device asks for everything that the peer shows it.
+fn asked(interest: &Interest, scope: Scope) -> Vec<Vec<SessionId>> {
+    match (scope, interest.part) {
+        (Scope::Session(session), _) => vec![vec![session]],
+        (Scope::All, Part::Device) => vec![Vec::new()],
+        (Scope::All, Part::Server) => {
+            let chunks = interest.sessions.chunks(limits::HEADS_SESSIONS_MAX).map(<[_]>::to_vec);
+            let asked: Vec<_> = chunks.collect();
+            // Without sessions, everything visible would be asked for; the control blobs are compared all the same.
+            if asked.is_empty() { vec![vec![nobody()]] } else { asked }
+        }
+    }
+}
+
+/// A session that is not: its genesis would hash to zero.
+fn nobody() -> SessionId {
+    SessionId::of_genesis(throughline_protocol::id::EntryCid::from_digest([0; 32]))
+}
+
+async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) {
+    let (session, told) = (head.session, mark_of(head));
+    if let Some(reference) = &head.reference {
+        let reference = Arc::clone(reference);
+        match shared.on_node(move |node| take_reference(node, session, reference)).await {
+            Ok(Business::Ours) => {}
+            Ok(Business::Foreign) => return,
+            Err(problem) => tracing::debug!(session = session.short(), %problem, "a Ref is not taken"),
+        }
+    }
+    if shared.contacts.told(provider.key, session, told) == Taken::Before {
+        return;
+    }
+    let meaning = shared.on_node(move |node| news(node, session, told)).await;
+    let Ok(News::Fetch { owner, depth }) = meaning else { return };
+    let fetched = shared.follow_up(session, provider.clone(), owner, depth).await;
+    if let Err(problem) = &fetched
+        && is_foreign(problem.code())
+    {
+        // It stays another owner's: it is not asked for again until the head moves.
+        shared.contacts.took(provider.key, session, told.cid);
+    }
+    if let Err(problem) = settle(shared, session, fetched.map(|fetched| fetched.is_some())).await {
+        tracing::debug!(session = session.short(), %problem, "a session is not followed up");
+    }
+}
+
+/// Whose session a Ref tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Business {
+    Ours,
+    Foreign,
+}
+
+/// Takes in the Ref that came with a head: anchors do not count in the digest, so this is how a missed one arrives.
+fn take_reference(node: &Node, session: SessionId, bytes: Arc<[u8]>) -> Answer<Business> {
+    let signed = Signed::<Control>::check(bytes, &mut VerifyingKeys::default())?;
+    let Control::Ref(value) = signed.value() else { return Ok(Business::Ours) };
+    if value.session_head()?.session != session {
+        return Ok(Business::Ours);
+    }
+    let reader = node.reader()?;
+    let owner = value.owner();
+    let Some(row) = reader.session(session)? else {
+        let wanted = Some(owner) == node.owner() || reader.pin(session)?.is_some();
+        return Ok(if wanted { Business::Ours } else { Business::Foreign });
+    };
+    if row.owner == owner && is_kept(&reader, owner, session, value)? {
+        node.take_controls(vec![signed])?;
+    }
+    Ok(Business::Ours)
+}
+
+/// After a session moved: a device anchors what it adopted.
+async fn settle(shared: &Arc<Shared>, session: SessionId, fetched: Answer<bool>) -> Answer<()> {
+    if fetched? {
+        anchor::anchor(shared, session).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use throughline_protocol::id::EntryCid;
+
+    use super::*;
+
+    #[test]
+    fn one_comparison_runs_and_one_waits() {
+        let (pulls, peer) = (Pulls::default(), PeerId::random());
+        let session = |byte| Scope::Session(SessionId::of_genesis(EntryCid::from_digest([byte; 32])));
+        assert!(pulls.begin(peer, Scope::All));
+        assert!(!pulls.begin(peer, session(1)));
+        assert!(!pulls.begin(peer, session(1)));
+        assert_eq!(pulls.next(peer), Some(session(1)));
+        assert!(!pulls.begin(peer, session(1)));
+        assert!(!pulls.begin(peer, session(2)));
+        assert_eq!(pulls.next(peer), Some(Scope::All));
+        assert_eq!(pulls.next(peer), None);
+        assert!(pulls.begin(peer, Scope::All));
+    }
+}

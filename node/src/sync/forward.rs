@@ -1,0 +1,94 @@
+//! A signed append that this node may not put in order goes to the holder. What comes back is what the holder said.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use throughline_protocol::block::Decoded;
+use throughline_protocol::code::Code;
+use throughline_protocol::entry::Entry;
+use throughline_protocol::wire::Credentials;
+use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, Base};
+
+use super::fault::PeerFault;
+use super::follow::{self, Scope};
+use super::shared::Shared;
+use crate::api::error::{Answer, Problem};
+use crate::core::{Appended, SignedAppend};
+
+/// Hands `append` to the holder of its session; none when the holder is this node, unknown or not to be reached.
+pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answer<Option<Appended>> {
+    let session = append.session;
+    let looked_up = shared.on_node(move |node| {
+        let holder = node.reader()?.session(session)?.and_then(|row| row.summary.holder);
+        Ok(holder.filter(|holder| *holder != node.principal()))
+    });
+    let Some(holder) = looked_up.await? else { return Ok(None) };
+    if append.dry_run {
+        return Ok(None);
+    }
+    let Ok(peer) = shared.connect(&holder.to_string()).await else { return Ok(None) };
+    let own = shared.credentials(peer, None, None).await?;
+    let grants = append.grants.iter().map(|grant| Arc::from(grant.as_slice())).chain(own.grants);
+    let grants = grants.take(throughline_protocol::limits::GRANTS_MAX).collect();
+    let request = AppendRequest {
+        credentials: Credentials { auth: own.auth, grants },
+        entry: Arc::clone(&append.entry),
+        payload: append.payload.clone(),
+    };
+    let answer = shared.ask_append(peer, &request).await?;
+    match answer {
+        AppendAnswer::Accepted(accepted) => {
+            follow::pull(shared, peer, Scope::Session(session));
+            accepted_answer(append, accepted).map(Some)
+        }
+        AppendAnswer::Conflict { base, between } => {
+            // Whoever signs again needs what came between.
+            follow::pull(shared, peer, Scope::Session(session));
+            Err(conflict(append, &base, &between)?)
+        }
+        AppendAnswer::Error(error) => {
+            Err(Problem::from(PeerFault::from(error)).with("session", session.to_string()))
+        }
+    }
+}
+
+fn accepted_answer(append: &SignedAppend, accepted: Accepted) -> Answer<Appended> {
+    let entry = Decoded::<Entry>::decode(Arc::clone(&append.entry))?;
+    let answer = json!({
+        "v": 1, "kind": "append", "session": append.session.to_string(),
+        "entries": [{
+            "cid": accepted.head.to_string(), "seq": accepted.seq.get(), "type": entry.value().body.type_name(),
+        }],
+        "head": {"cid": accepted.head.to_string(), "seq": accepted.seq.get()},
+        "epoch": accepted.epoch.get(), "replayed": accepted.replayed, "durable": true,
+    });
+    Ok(Appended { answer, replayed: accepted.replayed })
+}
+
+/// `E_HEAD_MOVED`, as this node itself would say it.
+fn conflict(append: &SignedAppend, base: &Base, between: &[Arc<[u8]>]) -> Answer<Problem> {
+    let refused = Decoded::<Entry>::decode(Arc::clone(&append.entry))?;
+    let listed: Vec<_> = between
+        .iter()
+        .filter_map(|bytes| Decoded::<Entry>::decode(Arc::clone(bytes)).ok())
+        .map(|entry| {
+            json!({
+                "cid": entry.cid().to_string(), "seq": entry.value().seq().get(),
+                "type": entry.value().body.type_name(), "signer": entry.value().signer.to_string(),
+            })
+        })
+        .collect();
+    let seq = base.seq.get().saturating_sub(1);
+    let prev = refused.value().prev();
+    Ok(Problem::new(Code::HeadMoved, format!("the holder's head is seq {seq}"))
+        .with("session", append.session.to_string())
+        .with("base", json!({"cid": prev.map(|cid| cid.to_string()), "seq": refused.value().seq().get().checked_sub(1)}))
+        .with("head", json!({"cid": base.prev.to_string(), "seq": seq}))
+        .with("signingBase", json!({
+            "genesis": base.session.to_string(), "prev": base.prev.to_string(), "seq": base.seq.get(),
+            "epoch": base.epoch.get(), "skip": base.skip.map(|skip| skip.to_string()),
+            "notBeforeMs": base.not_before.get(), "holder": base.holder.map(|holder| holder.to_string()),
+        }))
+        .with("between", listed)
+        .hint("sign again on head"))
+}

@@ -1,0 +1,188 @@
+//! Announcements that arrive, by gossip or directly. `docs/PROTOCOL.md` R-FI-1.
+//!
+//! What a message's own bytes decide is decided by [`announce::check`]; here it is held against what this node holds. A message is a
+//! hint: a revocation is taken in, because the owner signed it; a head or a handoff only leads to asking whoever told it.
+
+use std::sync::Arc;
+
+use libp2p::PeerId;
+use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::control::{Control, Role};
+use throughline_protocol::entry::Entry;
+use throughline_protocol::fork::Mark;
+use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::sign::VerifyingKeys;
+use throughline_protocol::wire::announce::{self, Acting, Announcement, News};
+
+use super::follow::{self, Scope};
+use super::shared::{Shared, blocking};
+use crate::api::error::Answer;
+use crate::core::{Node, controls_of};
+use crate::net::{GossipId, Verdict, principal_of};
+
+/// What a checked announcement means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worth {
+    /// It fits what is held, or there is nothing to hold it against.
+    Good,
+    /// It was signed under a capability that is revoked or not held.
+    Doubtful,
+}
+
+/// What there is to do about a good announcement.
+#[derive(Debug)]
+enum Todo {
+    Nothing,
+    Pull(SessionId),
+}
+
+/// Judges a message that arrived by gossip, then acts on it.
+pub(super) async fn take_gossip(
+    shared: Arc<Shared>,
+    id: GossipId,
+    from: PeerId,
+    owner: Principal,
+    data: Vec<u8>,
+) {
+    let checked = blocking(move || Ok(announce::check(owner, &data, &mut VerifyingKeys::default()))).await;
+    let announcement = match checked {
+        Ok(Ok(announcement)) => announcement,
+        Ok(Err(reject)) => {
+            let verdict = verdict_of(&reject);
+            tracing::debug!(%from, %reject, ?verdict, "an announcement is not taken");
+            return shared.net.report(id, verdict).await;
+        }
+        Err(_) => return shared.net.report(id, Verdict::Ignore).await,
+    };
+    match weigh(&shared, owner, &announcement).await {
+        Ok(Worth::Good) => shared.net.report(id, Verdict::Accept).await,
+        Ok(Worth::Doubtful) | Err(_) => return shared.net.report(id, Verdict::Ignore).await,
+    }
+    act(&shared, from, owner, announcement).await;
+}
+
+/// Takes an announcement that a peer handed over directly. The answer says nothing about what is held.
+pub(super) async fn take_announced(
+    shared: &Arc<Shared>,
+    from: PeerId,
+    message: Arc<[u8]>,
+) -> Result<(), Reject> {
+    let checked = blocking(move || {
+        let mut keys = VerifyingKeys::default();
+        Ok(owner_of(&message).and_then(|owner| Ok((owner, announce::check(owner, &message, &mut keys)?))))
+    });
+    let checked = checked.await.map_err(|problem| Reject::new(problem.code(), problem.detail()))?;
+    let (owner, announcement) = match checked {
+        Ok(checked) => checked,
+        Err(reject) => {
+            if verdict_of(&reject) == Verdict::Reject {
+                shared.net.charge(from, reject.code).await;
+            }
+            return Err(reject);
+        }
+    };
+    if weigh(shared, owner, &announcement).await == Ok(Worth::Good) {
+        act(shared, from, owner, announcement).await;
+    }
+    Ok(())
+}
+
+/// Every honest node refuses what its own bytes refuse, so passing it on is a fault; but a newer version's blob is none.
+fn verdict_of(reject: &Reject) -> Verdict {
+    if reject.code == Code::Version { Verdict::Ignore } else { Verdict::Reject }
+}
+
+/// The owner whose topic a message belongs to.
+fn owner_of(message: &[u8]) -> Result<Principal, Reject> {
+    let message = announce::Message::decode(message)?;
+    match Decoded::<Control>::decode(Arc::clone(&message.blob)) {
+        Ok(control) => Ok(match control.value() {
+            Control::Ref(value) => value.owner(),
+            Control::Tombstone(tombstone) => tombstone.signer,
+            Control::Capability(_) => {
+                return Err(Reject::new(Code::Type, "expected a Ref, SessionHandoff or CapabilityTombstone"));
+            }
+        }),
+        Err(reject) if reject.code == Code::Type => {
+            Ok(Decoded::<Entry>::decode(message.blob)?.value().owner())
+        }
+        Err(reject) => Err(reject),
+    }
+}
+
+/// Whether what was signed under a capability is covered by one that is held or came along, and live.
+async fn weigh(shared: &Shared, owner: Principal, announcement: &Announcement) -> Result<Worth, Reject> {
+    let cited = match announcement.authority {
+        Acting::Owner => return Ok(Worth::Good),
+        Acting::Under(cited) | Acting::Cited(cited) => cited,
+    };
+    let came = announcement.control.clone();
+    let signer = match &announcement.news {
+        News::Head { reference, .. } => reference.value().signer,
+        News::Handoff { .. } | News::Tombstone(_) => owner,
+    };
+    let weighed = shared.on_node(move |node| {
+        let mut controls = controls_of(&node.reader()?, owner, None)?;
+        came.iter().for_each(|control| {
+            controls.insert(control);
+        });
+        let acts = controls
+            .grant(&cited, signer, owner)
+            .is_ok_and(|grant| matches!(grant.role, Role::Agent | Role::Writer));
+        let live = controls.revoked_by(&cited, owner).is_none();
+        Ok(if acts && live { Worth::Good } else { Worth::Doubtful })
+    });
+    weighed.await.map_err(|problem| Reject::new(problem.code(), problem.detail()))
+}
+
+async fn act(shared: &Arc<Shared>, from: PeerId, owner: Principal, announcement: Announcement) {
+    if let (Some(session), Some(key)) = (announcement.session(), principal_of(&from))
+        && let News::Head { head, .. } = &announcement.news
+    {
+        let told = Mark { seq: announcement.hint.seq, epoch: head.epoch, cid: head.head };
+        shared.contacts.told(key, session, told);
+    }
+    let taken = shared.on_node(move |node| take(node, owner, announcement)).await;
+    match taken {
+        Ok(Todo::Nothing) => {}
+        Ok(Todo::Pull(session)) => follow::pull(shared, from, Scope::Session(session)),
+        Err(problem) => tracing::debug!(%from, %problem, "an announcement came to nothing"),
+    }
+}
+
+/// Stores what may be stored at once, and tells what is to be fetched.
+fn take(node: &Node, owner: Principal, announcement: Announcement) -> Answer<Todo> {
+    let reader = node.reader()?;
+    if !follow::follows_owner(node, &reader, owner)? {
+        return Ok(Todo::Nothing);
+    }
+    let mut controls = announcement.control;
+    let todo = match announcement.news {
+        News::Tombstone(tombstone) => {
+            controls.push(Signed::<Control>::check(
+                Arc::clone(tombstone.bytes()),
+                &mut VerifyingKeys::default(),
+            )?);
+            Todo::Nothing
+        }
+        News::Head { reference, head } => {
+            let held = reader.session(head.session)?.is_some();
+            if held && follow::is_kept(&reader, owner, head.session, reference.value())? {
+                let bytes = Arc::clone(reference.bytes());
+                controls.push(Signed::<Control>::check(bytes, &mut VerifyingKeys::default())?);
+            }
+            pull_unless_held(&reader, head.session, head.head)?
+        }
+        News::Handoff { entry, session } => pull_unless_held(&reader, session, entry.cid())?,
+    };
+    drop(reader);
+    if !controls.is_empty() {
+        node.take_controls(controls)?;
+    }
+    Ok(todo)
+}
+
+fn pull_unless_held(reader: &throughline_store::Reader, session: SessionId, head: EntryCid) -> Answer<Todo> {
+    Ok(if reader.find(&head.cid())?.is_some() { Todo::Nothing } else { Todo::Pull(session) })
+}

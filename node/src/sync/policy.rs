@@ -1,0 +1,275 @@
+//! Who may see what. Asked before any content is read from the store. `docs/PROTOCOL.md` R-CL-1, R-CL-2.
+//!
+//! ```text
+//!  class in force at the tip   owner, device   holder, target   writer, contributor, reader   stranger
+//!  public                      whole           whole            whole                         published part
+//!  internal                    whole           whole            whole                         published part
+//!  confidential                whole           whole            published part                published part
+//! ```
+//!
+//! The published part is the head that a Ref publishes and its ancestors, nothing newer. Everybody else gets nothing, and a
+//! session that is not for the asker answers exactly as one that is not here. It must never believe who an asker says it
+//! is: only a peer proof names a principal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use libp2p::PeerId;
+use throughline_protocol::block::Signed;
+use throughline_protocol::control::{Control, Role};
+use throughline_protocol::entry::Class;
+use throughline_protocol::fork::{Controls, Mark};
+use throughline_protocol::id::{AgentIri, Principal, Seq, SessionId};
+use throughline_protocol::verify::ChainState;
+use throughline_store::{Found, Lane, Reader, SessionRow};
+
+use super::published::{Classes, published};
+use crate::api::error::{Answer, Problem};
+use crate::core::{Granted, controls_of, grant_of};
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    /// The connection.
+    pub peer: PeerId,
+    /// The connection's key in principal form.
+    pub peer_key: Principal,
+    /// Who stands behind it; none for a stranger.
+    pub principal: Option<Principal>,
+    /// Capabilities that it brought along. Their signatures were checked; whose they are was not.
+    pub grants: Vec<Signed<Control>>,
+}
+
+/// As what an asker stands to an owner's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Party {
+    /// The account itself.
+    Owner,
+    /// A live device.
+    Device,
+    /// A live server.
+    Writer,
+    /// A live contributor.
+    Contributor,
+    /// A live reader.
+    Reader,
+    /// Nobody in particular.
+    Stranger,
+}
+
+/// What an asker has to do with a session besides its grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tie {
+    /// It holds the session, or a handoff to it is under way.
+    Holds,
+    /// Nothing.
+    None,
+}
+
+/// How much of a session an asker may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All of it.
+    Whole,
+    /// Entries up to this one.
+    Through(Mark),
+    /// Nothing: as if it were not here.
+    Nothing,
+}
+
+impl Reach {
+    /// The highest seq that may be seen of a chain that ends in `tip`.
+    #[must_use]
+    pub fn limit(self, tip: Mark) -> Option<Mark> {
+        match self {
+            Reach::Whole => Some(tip),
+            Reach::Through(mark) => Some(mark),
+            Reach::Nothing => None,
+        }
+    }
+}
+
+/// As what `who` stands to the sessions of `owner`, or to one of them.
+#[must_use]
+pub(super) fn party(
+    controls: &Controls,
+    owner: Principal,
+    who: Option<Principal>,
+    covers: Option<(SessionId, &AgentIri)>,
+) -> Party {
+    let Some(who) = who else { return Party::Stranger };
+    if who == owner {
+        return Party::Owner;
+    }
+    let ranks = [
+        (Role::Agent, Party::Device),
+        (Role::Writer, Party::Writer),
+        (Role::Contributor, Party::Contributor),
+        (Role::Reader, Party::Reader),
+    ];
+    let live = |role| matches!(grant_of(controls, owner, who, role, covers), Granted::Live(_));
+    ranks.into_iter().find(|(role, _)| live(*role)).map_or(Party::Stranger, |(_, party)| party)
+}
+
+/// The table at the top of this module.
+#[must_use]
+pub(super) fn reach(party: Party, class: Class, tie: Tie, published: Option<Mark>) -> Reach {
+    let whole = match (party, class, tie) {
+        (Party::Owner | Party::Device, _, _) | (_, _, Tie::Holds) => true,
+        (Party::Writer | Party::Contributor | Party::Reader, Class::Public | Class::Internal, Tie::None) => {
+            true
+        }
+        (Party::Writer | Party::Contributor | Party::Reader, Class::Confidential, Tie::None)
+        | (Party::Stranger, _, Tie::None) => false,
+    };
+    match (whole, published) {
+        (true, _) => Reach::Whole,
+        (false, Some(mark)) => Reach::Through(mark),
+        (false, None) => Reach::Nothing,
+    }
+}
+
+/// Servers to which a handoff is under way: the only others who see a confidential session.
+#[derive(Default)]
+pub(super) struct Targets(Mutex<BTreeSet<(SessionId, Principal)>>);
+
+/// Handoffs that are under way at a time.
+const TARGETS_MAX: usize = 1_024;
+
+impl Targets {
+    pub(super) fn open(&self, session: SessionId, target: Principal) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.len() >= TARGETS_MAX {
+            held.pop_first();
+        }
+        held.insert((session, target));
+    }
+
+    pub(super) fn close(&self, session: SessionId, target: Principal) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(session, target));
+    }
+
+    fn holds(&self, session: SessionId, target: Principal) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&(session, target))
+    }
+}
+
+/// A session as the policy sees it.
+pub(super) struct View {
+    pub(super) row: SessionRow,
+    pub(super) state: ChainState,
+}
+
+impl View {
+    pub(super) fn read(reader: &Reader, session: SessionId) -> Answer<Option<Self>> {
+        let Some(row) = reader.session(session)? else { return Ok(None) };
+        let Some(bytes) = reader.chain_state(session)? else { return Ok(None) };
+        let state = ChainState::from_bytes(&bytes).map_err(Problem::from)?;
+        Ok(Some(View { row, state }))
+    }
+}
+
+/// What was decided about one session, once per request.
+pub(super) struct Seen {
+    pub(super) view: View,
+    pub(super) reach: Reach,
+}
+
+/// The policy over one snapshot, for one asker.
+pub(super) struct Gate<'a> {
+    pub(super) reader: &'a Reader,
+    pub(super) asker: &'a Asker,
+    pub(super) targets: &'a Targets,
+    pub(super) classes: &'a Classes,
+    pub(super) owners: BTreeMap<Principal, Controls>,
+}
+
+impl<'a> Gate<'a> {
+    pub(super) fn new(
+        reader: &'a Reader,
+        asker: &'a Asker,
+        targets: &'a Targets,
+        classes: &'a Classes,
+    ) -> Self {
+        Gate { reader, asker, targets, classes, owners: BTreeMap::new() }
+    }
+
+    /// The owner's capabilities and tombstones that are held, and the grants of this owner that the asker brought.
+    pub(super) fn controls(&mut self, owner: Principal) -> Answer<&Controls> {
+        use std::collections::btree_map::Entry;
+        match self.owners.entry(owner) {
+            Entry::Occupied(held) => Ok(held.into_mut()),
+            Entry::Vacant(free) => {
+                let mut controls = controls_of(self.reader, owner, None)?;
+                let own = |grant: &&Signed<Control>| matches!(grant.value(), Control::Capability(grant) if grant.signer == owner);
+                for grant in self.asker.grants.iter().filter(own) {
+                    controls.insert(grant);
+                }
+                Ok(free.insert(controls))
+            }
+        }
+    }
+
+    /// As what the asker stands to an owner under any live grant, whichever session or agent that covers: who has one takes
+    /// part in something of the owner's, and needs to know what else was granted and revoked.
+    pub(super) fn party_to(&mut self, owner: Principal) -> Answer<Party> {
+        let who = self.asker.principal;
+        Ok(party(self.controls(owner)?, owner, who, None))
+    }
+
+    /// What the asker may see of a session; none when that is nothing, whatever the reason.
+    pub(super) fn session(&mut self, session: SessionId) -> Answer<Option<Seen>> {
+        let Some(view) = View::read(self.reader, session)? else { return Ok(None) };
+        let (who, owner) = (self.asker.principal, view.row.owner);
+        let covers = (session, view.state.agent());
+        let party = party(self.controls(owner)?, owner, who, Some(covers));
+        let tie = match who {
+            Some(who) if view.state.holder() == Some(who) || self.targets.holds(session, who) => Tie::Holds,
+            Some(_) | None => Tie::None,
+        };
+        let class = view.state.class();
+        let allowed = match reach(party, class, tie, None) {
+            Reach::Whole => Reach::Whole,
+            Reach::Through(_) | Reach::Nothing => {
+                let (reader, classes) = (self.reader, self.classes);
+                let part = published(reader, classes, &view, self.controls(owner)?)?;
+                reach(party, class, tie, part)
+            }
+        };
+        Ok((allowed != Reach::Nothing).then_some(Seen { view, reach: allowed }))
+    }
+
+    /// Whether the asker may have a block: under every session that links it, the strictest one decides. A block that nothing
+    /// links is for the owner's own nodes.
+    pub(super) fn block(&mut self, found: &Found, own: Option<Principal>) -> Answer<bool> {
+        match found {
+            Found::Entry { session, seq, lane } => {
+                let Some(seen) = self.session(*session)? else { return Ok(false) };
+                Ok(*lane == Lane::Main && within(&seen, *seq))
+            }
+            Found::Control { .. } => Ok(false),
+            Found::Block { sessions, .. } if sessions.is_empty() => match own {
+                Some(owner) => Ok(self.party_to(owner)? <= Party::Device),
+                None => Ok(false),
+            },
+            Found::Block { sessions, .. } => {
+                for session in sessions {
+                    match self.session(*session)? {
+                        // Where in the session it is linked is not known here, so only the whole will do.
+                        Some(seen) if within(&seen, seen.view.row.tip.seq) => {}
+                        Some(_) | None => return Ok(false),
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+}
+
+fn within(seen: &Seen, seq: Seq) -> bool {
+    seen.reach.limit(seen.view.row.tip).is_some_and(|limit| seq <= limit.seq)
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

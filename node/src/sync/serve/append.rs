@@ -1,0 +1,138 @@
+//! `/throughline/append/1`: a signed entry for the holder to put in order.
+//!
+//! Who may not write to the session learns nothing about it: not even whether it is here.
+
+use std::sync::Arc;
+
+use libp2p::PeerId;
+use throughline_protocol::block::Signed;
+use throughline_protocol::code::Code;
+use throughline_protocol::entry::Entry;
+use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::limits;
+use throughline_protocol::sign::VerifyingKeys;
+use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, Base};
+use throughline_protocol::wire::{Message, WireError};
+use throughline_store::Reader;
+
+use super::super::policy::{Asker, Gate, Party, View, party};
+use super::super::shared::{Shared, blocking};
+use super::{asker, failed, not_found, read_request};
+use crate::api::error::{Answer, Problem};
+use crate::core::{Node, SignedAppend};
+use crate::net::{FrameError, FrameStream};
+
+/// Answers one append.
+pub(super) async fn serve(
+    shared: &Arc<Shared>,
+    peer: PeerId,
+    stream: &mut FrameStream,
+) -> Result<(), FrameError> {
+    let Some(request) = read_request::<AppendRequest>(shared, peer, stream).await? else { return Ok(()) };
+    let grants = request.credentials.grants.iter().map(|grant| grant.to_vec()).collect();
+    let Some(asker) = asker(shared, peer, request.credentials.clone()).await else { return Ok(()) };
+    let worker = Arc::clone(shared);
+    let answered = blocking(move || append(&worker, &asker, request, grants)).await;
+    let answer = answered.unwrap_or_else(|problem| AppendAnswer::Error(refusal(&problem)));
+    stream.write(&answer.encode_body()).await?;
+    stream.finish().await
+}
+
+fn append(
+    shared: &Shared,
+    asker: &Asker,
+    request: AppendRequest,
+    grants: Vec<Vec<u8>>,
+) -> Answer<AppendAnswer> {
+    let node = shared.node()?;
+    let reader = node.reader()?;
+    let signed = Signed::<Entry>::check(Arc::clone(&request.entry), &mut VerifyingKeys::default())?;
+    let session = signed.value().session(signed.cid());
+    let Some(view) = View::read(&reader, session)? else { return Ok(AppendAnswer::Error(not_found())) };
+    let gate = Gate::new(&reader, asker, &shared.targets, &shared.classes);
+    if !may_write(gate, &view, &signed)? {
+        return Ok(AppendAnswer::Error(not_found()));
+    }
+    drop(reader);
+    let act =
+        SignedAppend { session, entry: request.entry, payload: request.payload, grants, dry_run: false };
+    match node.append_signed(&act) {
+        Ok(appended) => accepted(&node, session, signed.cid(), appended.replayed),
+        Err(problem) if problem.code() == Code::HeadMoved => conflict(&node, session, signed.value()),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Whether the entry's signer is one of the session's writers: only to them anything about the session is said.
+fn may_write(mut gate: Gate<'_>, view: &View, signed: &Signed<Entry>) -> Answer<bool> {
+    let (owner, covers) = (view.row.owner, (view.row.session, view.state.agent()));
+    let signer = signed.value().signer;
+    let standing = party(gate.controls(owner)?, owner, Some(signer), Some(covers));
+    Ok(standing <= Party::Contributor)
+}
+
+fn accepted(node: &Node, session: SessionId, entry: EntryCid, replayed: bool) -> Answer<AppendAnswer> {
+    let reader = node.reader()?;
+    let (seq, epoch) = match reader.entry(entry)? {
+        Some((held, stored)) if held == session => {
+            let decoded = throughline_protocol::block::Decoded::<Entry>::decode(stored.bytes)?;
+            (stored.seq, decoded.value().epoch())
+        }
+        // Accepted before under another signature: the tip stands for it.
+        Some(_) | None => {
+            let view = View::read(&reader, session)?.ok_or(Code::Internal)?;
+            let tip = view.row.tip;
+            return Ok(AppendAnswer::Accepted(Accepted {
+                head: tip.cid,
+                seq: tip.seq,
+                epoch: tip.epoch,
+                replayed,
+            }));
+        }
+    };
+    Ok(AppendAnswer::Accepted(Accepted { head: entry, seq, epoch, replayed }))
+}
+
+fn conflict(node: &Node, session: SessionId, refused: &Entry) -> Answer<AppendAnswer> {
+    let reader = node.reader()?;
+    let view = View::read(&reader, session)?.ok_or(Code::NotFoundYet)?;
+    let tip = view.state.tip();
+    let (_, skip) = view.state.path().next_skip();
+    let base = Base {
+        session,
+        prev: tip.cid,
+        seq: tip.seq.next(),
+        skip: (skip != tip.cid).then_some(skip),
+        epoch: tip.epoch,
+        holder: view.state.holder(),
+        not_before: view.state.position().ts,
+    };
+    let between = match refused.prev() {
+        Some(prev) => between(&reader, session, prev, tip.seq)?,
+        None => Vec::new(),
+    };
+    Ok(AppendAnswer::Conflict { base, between })
+}
+
+/// Entries after `prev`, oldest first; none when that is not on the chain.
+fn between(reader: &Reader, session: SessionId, prev: EntryCid, tip: Seq) -> Answer<Vec<Arc<[u8]>>> {
+    let Some((held, stored)) = reader.entry(prev)? else { return Ok(Vec::new()) };
+    if held != session || !reader.is_ancestor(session, prev, tip)? {
+        return Ok(Vec::new());
+    }
+    let entries = reader.entries(session, stored.seq.next(), tip)?.take(limits::CONFLICT_BETWEEN_MAX);
+    entries.map(|entry| Ok(Arc::from(entry?.bytes))).collect()
+}
+
+/// What a writer is told. What went wrong inside this node is not for outside.
+fn refusal(problem: &Problem) -> WireError {
+    use throughline_protocol::code::Fault;
+    let told = matches!(
+        problem.code(),
+        Code::NotHolder | Code::Frozen | Code::Retired | Code::Sealed | Code::Idempotency
+    );
+    if problem.code().fault() == Fault::Local && !told {
+        return failed(problem);
+    }
+    WireError::with_detail(problem.code(), problem.detail())
+}

@@ -1,0 +1,38 @@
+//! `blobs`: single blocks, in the order asked.
+//!
+//! The parts of a file are linked by its root, not by an entry. A part is allowed with its file: whoever asks names the root
+//! (and the nodes between) first, in the same request.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use throughline_protocol::id::{Cid, Codec};
+use throughline_protocol::unixfs;
+use throughline_protocol::wire::chain::ChainAnswer;
+
+use super::super::policy::Gate;
+use super::{End, Out, Scene, Served, send};
+use crate::api::error::Answer;
+
+/// Answers `blobs`.
+pub(super) fn blobs(scene: &Scene, cids: &[Cid], out: &Out) -> Served {
+    let mut gate = scene.gate();
+    let mut parts: BTreeSet<Cid> = BTreeSet::new();
+    for cid in cids {
+        let allowed = parts.contains(cid) || is_allowed(scene, &mut gate, cid)?;
+        let bytes = if allowed { scene.reader.block(cid)? } else { None };
+        if let Some(bytes) = bytes.as_deref().filter(|_| cid.codec() == Codec::DagPb) {
+            // A node that cannot be read has no parts.
+            parts.extend(unixfs::links(bytes).unwrap_or_default());
+        }
+        send!(out, ChainAnswer::Blob { cid: *cid, bytes: bytes.map(Arc::from) });
+    }
+    Ok(Ok(End::Done))
+}
+
+fn is_allowed(scene: &Scene, gate: &mut Gate<'_>, cid: &Cid) -> Answer<bool> {
+    match scene.reader.find(cid)? {
+        Some(found) => gate.block(&found, scene.own),
+        None => Ok(false),
+    }
+}

@@ -1,0 +1,270 @@
+//! Nodes with nodes, over loopback.
+
+use throughline_protocol::control::Role;
+use throughline_protocol::entry::{Class, Note};
+use throughline_protocol::id::SessionId;
+use throughline_protocol::testing::{self, Reach as Shown, SessionBuilder};
+use throughline_protocol::wire::chain::{ChainAsk, EntryAt, Payloads, RangeAsk};
+
+use super::testbench::*;
+use super::*;
+
+async fn fetch_over(listen: &str, road: &str) {
+    let (a, b) = (TestNode::start(listen).await, TestNode::start(listen).await);
+    let builder = session(road, 70);
+    a.take(&builder);
+    a.hold(&[b.grant(Role::Reader)]);
+    let fetched = b.bring(builder.session(), &[a.ticket().await]).await.unwrap();
+    assert_eq!(fetched.told.cid, builder.head().entry.cid());
+    let row = b.row(builder.session()).unwrap();
+    assert_eq!((row.tip.cid, row.summary.verdict.as_str()), (fetched.told.cid, "valid"));
+    let transfer = &fetched.transfer;
+    assert_eq!(transfer.from.len(), 1);
+    assert_eq!((transfer.from[0].road, transfer.from[0].entries), (road, 71));
+    assert_eq!((transfer.round_trips, transfer.resumed_from), (2, None));
+    assert_eq!((fetched.freshness.peers_asked, fetched.freshness.peers_agree), (1, 1));
+    assert_eq!(fetched.missing_blocks, 0);
+    let reader = b.node.reader().unwrap();
+    for built in builder.entries() {
+        let payload = built.entry.value().payload.unwrap().cid;
+        let held = reader.payload(payload).unwrap();
+        assert!(matches!(held, throughline_store::PayloadState::Present(_)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_fetches_a_session_over_tcp() {
+    in_time(fetch_over(TCP, "chain-sync/tcp")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_fetches_a_session_over_quic() {
+    in_time(fetch_over(QUIC, "chain-sync/quic")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fetch_goes_on_where_the_last_one_ended() {
+    in_time(async {
+        let (a, b, c) = (TestNode::start(TCP).await, TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let builder = session("resumed", 40);
+        a.take(&builder.at(15));
+        b.take(&builder);
+        for node in [&a, &b] {
+            node.hold(&[c.grant(Role::Reader)]);
+        }
+        c.bring(builder.session(), &[a.ticket().await]).await.unwrap();
+        let fetched = c.bring(builder.session(), &[b.ticket().await]).await.unwrap();
+        assert_eq!((fetched.transfer.resumed_from, fetched.transfer.from[0].entries), (Some(15), 25));
+        assert_eq!(c.row(builder.session()).unwrap().tip.cid, builder.head().entry.cid());
+        let again = c.bring(builder.session(), &[b.ticket().await]).await.unwrap();
+        assert_eq!((again.transfer.resumed_from, again.transfer.from[0].entries), (Some(40), 0));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_session_and_an_absent_one_answer_alike() {
+    in_time(async {
+        let (a, stranger) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let (private, absent) = (session("private", 5), SessionBuilder::new("absent").session());
+        a.take(&private);
+        let ticket = a.ticket().await;
+        let mut answers = Vec::new();
+        for session in [private.session(), absent] {
+            for mode in [Use::Adopt, Use::Audit] {
+                let problem =
+                    stranger.network.fetch(request(session, std::slice::from_ref(&ticket), mode)).await;
+                let problem = problem.unwrap_err();
+                assert_eq!(problem.code(), Code::NotFoundYet);
+                answers.push(problem.to_json().to_string().replace(&session.to_string(), "SESSION"));
+            }
+        }
+        answers.dedup();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+
+        // Below the fetch, for every request that names a session or a block of it, frame by frame.
+        let peer = stranger.network.shared.connect(&a.network.peer_principal().to_string()).await.unwrap();
+        let head = &private.head().entry;
+        let asks = |session: SessionId| {
+            let want = EntryAt { cid: head.cid(), seq: head.value().seq() };
+            let payload = head.value().payload.unwrap().cid.cid();
+            [
+                ChainAsk::Heads { owners: Vec::new(), sessions: vec![session] },
+                ChainAsk::Range(RangeAsk { session, want, have: Vec::new(), payloads: Payloads::With }),
+                ChainAsk::Control { owner: owner(), have: Vec::new() },
+                ChainAsk::Blobs { cids: vec![session.genesis().cid(), head.cid().cid(), payload] },
+            ]
+        };
+        for (private, absent) in asks(private.session()).into_iter().zip(asks(absent)) {
+            let hidden = frames(&stranger, peer, private).await;
+            let nothing = frames(&stranger, peer, absent).await;
+            let anonymous =
+                |frames: &str| frames.chars().filter(|c| !c.is_ascii_hexdigit()).collect::<String>();
+            if hidden.contains("Blob") {
+                assert!(!hidden.contains("bytes: Some"), "{hidden}");
+            } else {
+                assert_eq!(anonymous(&hidden), anonymous(&nothing));
+            }
+        }
+    })
+    .await;
+}
+
+/// What a raw request is answered with.
+async fn frames(asker: &TestNode, peer: PeerId, ask: ChainAsk) -> String {
+    let shared = &asker.network.shared;
+    let credentials = shared.credentials(peer, None, None).await.unwrap();
+    let mut line = shared.chain(peer, &credentials, ask).await.unwrap();
+    let mut told = Vec::new();
+    loop {
+        match line.next().await {
+            Ok(Some(frame)) => told.push(format!("{frame:?}")),
+            Ok(None) => return format!("{told:?} end"),
+            Err(fault) => return format!("{told:?} {fault}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_public_ref_shows_its_head_and_what_is_below() {
+    in_time(async {
+        let (a, stranger) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let mut builder = session("published", 9);
+        let (account, device) = (builder.owner.clone(), builder.device.clone());
+        builder.reference(&account, 6, Shown::Publishes);
+        builder.reference(&device, 8, Shown::Anchors);
+        a.take(&builder);
+        let ticket = [a.ticket().await];
+        let audited = stranger.network.fetch(request(builder.session(), &ticket, Use::Audit)).await.unwrap();
+        assert_eq!(audited.told.cid, builder.entries()[6].entry.cid());
+        assert_eq!(audited.told_by, Some(owner()));
+        let report = audited.report.unwrap();
+        assert_eq!((report.verdict.word(), report.counts.entries), ("valid", 7));
+        assert_eq!(report.checks.head.word(), "pass");
+        // The private anchor above it does not even show that there is more.
+        assert_eq!(report.counts.refs, 1);
+        assert!(stranger.row(builder.session()).is_none());
+
+        let peer = stranger.network.shared.connect(&a.network.peer_principal().to_string()).await.unwrap();
+        let head = &builder.head().entry;
+        let ask = ChainAsk::Range(RangeAsk {
+            session: builder.session(),
+            want: EntryAt { cid: head.cid(), seq: head.value().seq() },
+            have: Vec::new(),
+            payloads: Payloads::Without,
+        });
+        assert!(frames(&stranger, peer, ask).await.contains("E_NOT_FOUND_YET"));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn confidential_sessions_are_for_the_owners_nodes_and_the_target_of_a_handoff() {
+    in_time(async {
+        let (a, b, c) = (TestNode::start(TCP).await, TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let mut builder = session("confidential", 3);
+        let device = builder.device.clone();
+        builder.note(&device, Note::Class(Class::Confidential));
+        builder.reference(&device, 4, Shown::Publishes);
+        a.take(&builder);
+        a.hold(&[b.grant(Role::Writer), c.grant(Role::Agent)]);
+        let (session, from) = (builder.session(), [a.ticket().await]);
+        assert_eq!(b.bring(session, &from).await.unwrap_err().code(), Code::NotFoundYet);
+        c.bring(session, &from).await.unwrap();
+        a.network.open_to(session, b.node.principal());
+        b.bring(session, &from).await.unwrap();
+        a.network.close_to(session, b.node.principal());
+        assert_eq!(b.bring(session, &from).await.unwrap_err().code(), Code::NotFoundYet);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_reader_is_a_stranger() {
+    in_time(async {
+        let (a, b) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let mut builder = session("revoked", 3);
+        a.take(&builder);
+        let grant = b.grant(Role::Reader);
+        a.hold(std::slice::from_ref(&grant));
+        a.hold(&[builder.tombstone(&grant, Vec::new())]);
+        // It still has the grant, and shows it.
+        b.hold(&[grant]);
+        let from = [a.ticket().await];
+        assert_eq!(b.bring(builder.session(), &from).await.unwrap_err().code(), Code::NotFoundYet);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_asks_everybody_finds_the_fork_and_keeps_nothing() {
+    in_time(async {
+        let (a, b, auditor) =
+            (TestNode::start(TCP).await, TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let common = session("told twice", 6);
+        let (mut left, mut right) = (common.clone(), common.branch("right"));
+        let server = left.server1.clone();
+        left.response(&server, "delete the staging bucket", &[]);
+        right.response(&server, "list the staging bucket", &[]);
+        right.response(&server, "and its parents", &[]);
+        a.take(&left);
+        b.take(&right);
+        for node in [&a, &b] {
+            node.hold(&[auditor.grant(Role::Reader)]);
+        }
+        let mut asked = request(left.session(), &[a.ticket().await, b.ticket().await], Use::Audit);
+        asked.peers_min = 2;
+        let audited = auditor.network.fetch(asked).await.unwrap();
+        assert_eq!((audited.freshness.peers_asked, audited.freshness.peers_agree), (2, 1));
+        let report = audited.report.unwrap();
+        assert_eq!(report.verdict.word(), "forked");
+        assert_eq!(report.fork.unwrap().at.seq.get(), 6);
+        assert!(auditor.row(left.session()).is_none());
+        assert_eq!(auditor.node.reader().unwrap().stats().unwrap().entries, 0);
+        let mut asked = request(left.session(), &[a.ticket().await], Use::Audit);
+        asked.peers_min = 2;
+        assert_eq!(auditor.network.fetch(asked).await.unwrap_err().code(), Code::Unreachable);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_stand_for_nobody_and_peers_that_are_off_are_told_apart() {
+    in_time(async {
+        let node = TestNode::start(TCP).await;
+        let session = SessionBuilder::new("nowhere").session();
+        let unknown = node.bring(session, &["nobody".to_owned()]).await.unwrap_err();
+        assert_eq!(unknown.code(), Code::PeerUnknown);
+        let gone = {
+            let other = TestNode::start(TCP).await;
+            let ticket = other.ticket().await;
+            other.network.stopped().await;
+            ticket
+        };
+        assert_eq!(node.bring(session, &[gone]).await.unwrap_err().code(), Code::Unreachable);
+        assert_eq!(node.bring(session, &[]).await.unwrap_err().code(), Code::NotFoundYet);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_address_book_resolves_and_survives() {
+    in_time(async {
+        let (a, b) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let known = peers::KnownPeer::of_ticket("server-b", &b.ticket().await).unwrap();
+        assert_eq!(peers::add(&a.node, &known).unwrap(), peers::Added::Now);
+        assert_eq!(peers::add(&a.node, &known).unwrap(), peers::Added::Before);
+        let mut other = known.clone();
+        other.principal = testing::key("other").principal();
+        assert_eq!(peers::add(&a.node, &other).unwrap_err().code(), Code::Ambiguous);
+        let reader = a.node.reader().unwrap();
+        assert_eq!(peers::resolve(&reader, "server-b").unwrap(), known);
+        assert_eq!(peers::resolve(&reader, &b.node.principal().to_string()).unwrap(), known);
+        a.network.peers_changed();
+        a.until_met(|views| views.iter().any(|view| view.connected && view.alias.is_some())).await;
+        assert_eq!(peers::remove(&a.node, "server-b").unwrap(), known);
+        let reader = a.node.reader().unwrap();
+        assert_eq!(peers::resolve(&reader, "server-b").unwrap_err().code(), Code::PeerUnknown);
+    })
+    .await;
+}

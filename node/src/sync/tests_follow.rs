@@ -1,0 +1,326 @@
+//! Keeping up: announcements, revocations, appends that are passed on, handoff requests.
+
+use std::sync::Mutex;
+
+use serde_json::json;
+use throughline_protocol::block::Signed;
+use throughline_protocol::build;
+use throughline_protocol::control::Role;
+use throughline_protocol::entry::{Authority, Body, Class, Entry, Place, UserMessage};
+use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
+use throughline_protocol::testing::{self, SessionBuilder};
+use throughline_protocol::view::EntryDraft;
+use throughline_protocol::wire::handoff::{HandoffState, HandoffStatus, HandoffStep, MoveId};
+use throughline_protocol::wire::{Credentials, ErrorCode};
+
+use super::testbench::*;
+use super::*;
+use crate::core::{AppendRequest as Append, CreateRequest};
+
+fn message(text: &str) -> EntryDraft {
+    let block = json!({"id": "b1", "type": "Paragraph", "text": text, "children": []});
+    EntryDraft::from_json(&json!({"type": "SessionUserMessage", "origin": "trigger", "body": [block]}))
+        .unwrap()
+}
+
+/// A session that a node began as its holder.
+fn begin(node: &TestNode) -> SessionId {
+    let request = CreateRequest {
+        agent: None,
+        title: Some("followed".to_owned()),
+        class: Class::Internal,
+        first_entry: Some(message("first")),
+        key: None,
+        dry_run: false,
+    };
+    node.node.create(&request).unwrap().answer["session"].as_str().unwrap().parse().unwrap()
+}
+
+fn append(node: &TestNode, session: SessionId, text: &str) -> EntryCid {
+    let base = Some(node.row(session).unwrap().tip.cid);
+    let request = Append { session, base, entries: vec![message(text)], key: None, dry_run: false };
+    node.node.append(&request).unwrap();
+    node.row(session).unwrap().tip.cid
+}
+
+/// A server and the owner's desktop, which knows it. The grants are known to the server only.
+async fn server_and_desktop() -> (TestNode, TestNode) {
+    let (server, desktop) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+    let grants = [server.grant(Role::Writer), desktop.grant(Role::Agent)];
+    server.hold(&grants);
+    desktop.hold(&grants[1..]);
+    (server, desktop)
+}
+
+fn tip_is(session: SessionId, cid: EntryCid) -> impl Fn(&Node) -> bool {
+    move |node| node.reader().unwrap().session(session).unwrap().is_some_and(|row| row.tip.cid == cid)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_follows_its_owners_sessions_and_anchors_them() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let session = begin(&server);
+        let first = server.row(session).unwrap().tip.cid;
+        desktop.meet("server", &server).await;
+        desktop.until(tip_is(session, first)).await;
+        // The anchor reaches the server: a later revocation cuts nothing below it.
+        let anchored = |node: &Node| {
+            let row = node.reader().unwrap().session(session).unwrap().unwrap();
+            row.summary.anchored_through == Some(row.tip.seq)
+        };
+        desktop.until(anchored).await;
+        server.network.compare_with(&desktop.network.peer_principal().to_string()).await.unwrap();
+        server.until(anchored).await;
+        server.until_proven(&desktop).await;
+        // From now on commits are told: no timer runs in this test.
+        let second = append(&server, session, "second");
+        desktop.until(tip_is(session, second)).await;
+        let third = append(&server, session, "third");
+        desktop.until(tip_is(session, third)).await;
+        let is_equal = |views: &[PeerView]| {
+            let tip = desktop.row(session).unwrap().tip;
+            let told = views.iter().find_map(|view| view.replica(session, tip));
+            told.is_some_and(|told| told["relation"] == "equal" && told["alias"] == "server")
+        };
+        desktop.until_met(is_equal).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_that_connects_is_told_nothing_and_follows_nothing() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let stranger = TestNode::stranger(TCP).await;
+        let session = begin(&server);
+        stranger.meet("server", &server).await;
+        desktop.meet("server", &server).await;
+        server.until_proven(&stranger).await;
+        server.until_proven(&desktop).await;
+        let told = append(&server, session, "told");
+        desktop.until(tip_is(session, told)).await;
+        assert!(stranger.row(session).is_none());
+        assert_eq!(stranger.node.reader().unwrap().stats().unwrap().controls, 0);
+        assert!(stranger.network.peers().await.iter().all(|view| view.heads.is_empty()));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_takes_no_session_of_another_owner_and_blames_nobody_for_showing_it() {
+    in_time(async {
+        let (server, _) = server_and_desktop().await;
+        let mut public = session("public", 3);
+        let device = public.device.clone();
+        // Nobody tells the owner with the head, so the session has to be looked into.
+        public.reference(&device, 3, testing::Reach::Publishes);
+        server.take(&public);
+        let key = testing::key("another account");
+        let other = TestNode::with_owner(TCP, Some(key.principal())).await;
+        other.hold(&[testing::capability(&key, other.node.principal(), Role::Agent, None)]);
+        other.meet("server", &server).await;
+        let seen = |views: &[PeerView]| views.iter().any(|view| !view.heads.is_empty());
+        // The Ref with the head says whose it is.
+        let peer = other.network.shared.connect("server").await.unwrap();
+        let head = throughline_protocol::sync::Point {
+            cid: public.head().entry.cid(),
+            seq: public.head().entry.value().seq(),
+        };
+        let key = net::principal_of(&peer).unwrap();
+        let fetched = other
+            .network
+            .shared
+            .follow_up(
+                public.session(),
+                fetch::Provider::connected(peer, key),
+                other.node.owner(),
+                throughline_store::PinDepth::Files,
+            )
+            .await;
+        assert_eq!(fetched.unwrap_err().code(), Code::Refused);
+        assert!(other.row(public.session()).is_none());
+        assert_eq!(other.network.counts().charges, 0);
+        assert_eq!(other.node.reader().unwrap().stats().unwrap().entries, 0);
+        other.until_met(seen).await;
+        let views = other.network.peers().await;
+        let told = views.iter().flat_map(|view| &view.heads).find(|told| told.session == public.session());
+        assert_eq!(told.map(|told| (told.head.cid, told.head.seq)), Some((head.cid, head.seq)));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revocation_reaches_connected_nodes_and_cuts() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let session = begin(&server);
+        desktop.meet("server", &server).await;
+        let tip = server.row(session).unwrap().tip.cid;
+        desktop.until(tip_is(session, tip)).await;
+        desktop.until_proven(&server).await;
+        // Another server's grant, so that nothing of this session is cut.
+        let grant = testing::capability(&testing::key("account"), owner(), Role::Reader, None);
+        let mut builder = SessionBuilder::new("revoking");
+        let tombstone = builder.tombstone(&grant, Vec::new());
+        desktop.hold(&[grant.clone(), tombstone.clone()]);
+        let blobs = [grant, tombstone].iter().map(|control| Arc::clone(control.bytes())).collect();
+        let told = desktop.network.tell_controls(owner(), blobs).await;
+        assert_eq!((told.peers, told.pending), (1, 0));
+        // The grant came by the digest, the tombstone directly.
+        let digest = |node: &Node| node.reader().unwrap().owner_digest(owner()).unwrap();
+        let held = digest(&desktop.node);
+        server.until(|node| digest(node) == held || digest(node).count > held.count).await;
+    })
+    .await;
+}
+
+/// A message that a key signs as a device on a session's head, as `node` has it.
+fn as_device(node: &TestNode, session: SessionId, text: &str) -> SignedAppend {
+    let grant = node.grant(Role::Agent);
+    let reader = node.node.reader().unwrap();
+    let state = reader.chain_state(session).unwrap().unwrap();
+    let state = throughline_protocol::verify::ChainState::from_bytes(&state).unwrap();
+    let (tip, (_, skip)) = (state.tip(), state.path().next_skip());
+    let body = Body::UserMessage(UserMessage::default());
+    let words: EntryDraft = EntryDraft::from_json(&json!({
+        "type": "SessionUserMessage",
+        "body": [{"id": "b1", "type": "Paragraph", "text": text, "children": []}],
+    }))
+    .unwrap();
+    let (payload, named) = words.payload.unwrap().build(&body, [7; 32]).unwrap();
+    let entry = Entry {
+        ts: UnixMillis::new(now_ms().max(state.position().ts.get())).unwrap(),
+        signer: node.node.principal(),
+        authority: Some(Authority { space: owner(), capability: grant.cid().cid() }),
+        place: Some(Place {
+            genesis: session.genesis(),
+            prev: tip.cid,
+            seq: tip.seq.next(),
+            epoch: tip.epoch,
+            skip: (skip != tip.cid).then_some(skip),
+        }),
+        body,
+        payload: Some(named),
+        ext: None,
+    };
+    let signed = build::sign(entry, node.node.key()).unwrap();
+    SignedAppend {
+        session,
+        entry: Arc::clone(signed.bytes()),
+        payload: Some(payload.into()),
+        grants: Vec::new(),
+        dry_run: false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn appends_go_to_the_holder_and_conflicts_come_back() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let session = begin(&server);
+        desktop.meet("server", &server).await;
+        let tip = server.row(session).unwrap().tip.cid;
+        desktop.until(tip_is(session, tip)).await;
+        let first = as_device(&desktop, session, "hello");
+        let appended = desktop.network.forward_append(&first).await.unwrap().unwrap();
+        assert_eq!((appended.answer["head"]["seq"].as_u64(), appended.replayed), (Some(2), false));
+        let tip = server.row(session).unwrap().tip.cid;
+        desktop.until(tip_is(session, tip)).await;
+        // Sent once more, it is the same entry.
+        assert!(desktop.network.forward_append(&first).await.unwrap().unwrap().replayed);
+
+        let late = as_device(&desktop, session, "late");
+        append(&server, session, "meanwhile");
+        let moved = desktop.network.forward_append(&late).await.unwrap_err();
+        assert_eq!(moved.code(), Code::HeadMoved);
+        let head = server.row(session).unwrap().tip;
+        let base = moved.fact("signingBase").unwrap();
+        assert_eq!(base["prev"], head.cid.to_string());
+        assert_eq!(base["seq"], head.seq.get() + 1);
+        assert_eq!(moved.fact("between").unwrap().as_array().unwrap().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_write_is_not_told_that_a_session_is_there() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let session = begin(&server);
+        desktop.meet("server", &server).await;
+        let tip = server.row(session).unwrap().tip.cid;
+        desktop.until(tip_is(session, tip)).await;
+        let grant = desktop.grant(Role::Agent);
+        let entry = as_device(&desktop, session, "hello");
+        let mut revoking = SessionBuilder::new("revoking the desktop");
+        server.hold(&[revoking.tombstone(&grant, Vec::new())]);
+        let refused = desktop.network.forward_append(&entry).await.unwrap_err();
+        assert_eq!(refused.code(), Code::NotFoundYet);
+        let elsewhere = session_elsewhere(&desktop, session).await;
+        assert_eq!(refused.detail(), elsewhere);
+    })
+    .await;
+}
+
+/// What the server says about an entry of a session that it does not have.
+async fn session_elsewhere(desktop: &TestNode, known: SessionId) -> String {
+    let builder = session("elsewhere", 1);
+    let server = desktop.row(known).unwrap().summary.holder.unwrap();
+    let request = AppendRequest {
+        credentials: Credentials::default(),
+        entry: Arc::clone(builder.head().entry.bytes()),
+        payload: None,
+    };
+    match desktop.network.request_append(server, request).await.unwrap() {
+        AppendAnswer::Error(error) => {
+            assert_eq!(error.code(), &ErrorCode::Known(Code::NotFoundYet));
+            error.detail().map_or(Code::NotFoundYet.title().to_owned(), str::to_owned)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+struct Handler(Mutex<Vec<Option<Principal>>>);
+
+impl HandoffHandler for Handler {
+    fn handle(&self, asker: Asker, _: HandoffRequest) -> BoxFuture<'static, HandoffAnswer> {
+        self.0.lock().unwrap().push(asker.principal);
+        Box::pin(async { HandoffAnswer::State(HandoffStatus::of(HandoffState::Retired)) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_owners_side_moves_sessions() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let stranger = TestNode::stranger(TCP).await;
+        let reader = TestNode::start(TCP).await;
+        server.hold(&[reader.grant(Role::Writer)]);
+        let session = begin(&server);
+        let handler = Arc::new(Handler(Mutex::default()));
+        server.network.serve_handoffs(Arc::clone(&handler) as Arc<dyn HandoffHandler>);
+        let request = |session| HandoffRequest {
+            credentials: Credentials::default(),
+            move_id: MoveId::from_bytes([1; 16]),
+            session,
+            step: HandoffStep::Status,
+        };
+        for node in [&desktop, &stranger, &reader] {
+            node.meet("server", &server).await;
+        }
+        let ask = async |node: &TestNode, session| {
+            node.network.request_handoff(server.node.principal(), request(session)).await.unwrap()
+        };
+        let retired = HandoffAnswer::State(HandoffStatus::of(HandoffState::Retired));
+        assert_eq!(ask(&desktop, session).await, retired);
+        let absent = SessionBuilder::new("absent").session();
+        for node in [&stranger, &reader] {
+            let (hidden, nothing) = (ask(node, session).await, ask(node, absent).await);
+            assert_eq!(hidden, nothing);
+            assert!(matches!(hidden, HandoffAnswer::Error(_)));
+        }
+        assert_eq!(*handler.0.lock().unwrap(), [Some(desktop.node.principal())]);
+    })
+    .await;
+}

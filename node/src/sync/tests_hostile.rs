@@ -1,0 +1,199 @@
+//! Servers that lie. Whatever they send, nothing that does not verify is stored, the lie has a code, and the liar is charged.
+
+use std::sync::Arc;
+
+use throughline_protocol::control::Role;
+use throughline_protocol::testing::{self, SessionBuilder};
+use throughline_protocol::wire::chain::{ChainAnswer, EntryItem};
+
+use super::testbench::*;
+use super::*;
+
+/// Frames before the entries: path and control blobs.
+const HEAD_FRAMES: usize = 2;
+const ENTRIES: usize = 40;
+
+struct Outcome {
+    code: Code,
+    /// Entries that were stored.
+    stored: u64,
+    charges: u64,
+}
+
+/// What a node does that asks the liar alone, then the liar and an honest server.
+async fn ask_liar(label: &str, then: Then, change: fn(&mut Vec<ChainAnswer>)) -> Outcome {
+    let builder = session(label, ENTRIES);
+    let lie: Lie = Arc::new(move |mut frames| {
+        change(&mut frames);
+        Script { frames, then }
+    });
+    let (liar, honest) = (Liar::start(&builder, lie).await, TestNode::start(TCP).await);
+    let asker = TestNode::start(TCP).await;
+    honest.take(&builder);
+    honest.hold(&[asker.grant(Role::Reader)]);
+    let problem = asker.bring(builder.session(), &[liar.ticket().await]).await.unwrap_err();
+    let stored = asker.node.reader().unwrap().stats().unwrap().entries;
+    let charges = asker.network.counts().charges;
+    assert!(problem.fact("peer").is_some(), "the peer is named: {problem}");
+    if let Some(row) = asker.row(builder.session()) {
+        let at = usize::try_from(row.tip.seq.get()).unwrap();
+        assert_eq!(row.tip.cid, builder.entries()[at].entry.cid(), "a verified prefix");
+    }
+    // With somebody honest beside it, the liar only costs time.
+    let both = [liar.ticket().await, honest.ticket().await];
+    asker.bring(builder.session(), &both).await.unwrap();
+    assert_eq!(asker.row(builder.session()).unwrap().tip.cid, builder.head().entry.cid());
+    Outcome { code: problem.code(), stored, charges }
+}
+
+fn item(frames: &mut [ChainAnswer], seq: usize) -> &mut EntryItem {
+    match &mut frames[HEAD_FRAMES + seq] {
+        ChainAnswer::Entries(items) => &mut items[0],
+        other => panic!("{other:?}"),
+    }
+}
+
+fn flip(bytes: &mut Arc<[u8]>, at: usize) {
+    let mut changed = bytes.to_vec();
+    changed[at] ^= 1;
+    *bytes = changed.into();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_garbled_signature_is_refused_where_it_stands() {
+    in_time(async {
+        let outcome = ask_liar("garbled", Then::End, |frames| {
+            let entry = &mut item(frames, 20).entry;
+            let decoded = throughline_protocol::block::Decoded::<throughline_protocol::entry::Entry>::decode(
+                Arc::clone(entry),
+            );
+            let offset = decoded.unwrap().signature().offset;
+            flip(entry, offset);
+        })
+        .await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::Sig, 20, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_payload_does_not_hash_to_its_name() {
+    in_time(async {
+        let outcome = ask_liar("payload", Then::End, |frames| {
+            let payload = item(frames, 11).payload.as_mut().unwrap();
+            flip(payload, 30);
+        })
+        .await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::CidMismatch, 11, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_out_of_order_are_not_what_was_asked_for() {
+    in_time(async {
+        let outcome = ask_liar("swapped", Then::End, |frames| {
+            frames.swap(HEAD_FRAMES + 8, HEAD_FRAMES + 9);
+        })
+        .await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::SyncUnsolicited, 8, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withheld_middle_is_noticed_at_the_gap() {
+    in_time(async {
+        let outcome = ask_liar("withheld", Then::End, |frames| {
+            frames.drain(HEAD_FRAMES + 10..HEAD_FRAMES + 30);
+        })
+        .await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::SyncUnsolicited, 10, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_ends_early_or_never_is_not_waited_for() {
+    in_time(async {
+        let outcome = ask_liar("short", Then::End, |frames| frames.truncate(HEAD_FRAMES + 20)).await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::SyncUnsolicited, 20, 1));
+        let outcome = ask_liar("endless", Then::Repeat, |_| {}).await;
+        let whole = u64::try_from(ENTRIES).unwrap() + 1;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::SyncUnsolicited, whole, 1));
+        // Somebody who is only slow is left, not charged.
+        let outcome = ask_liar("silent", Then::Silence, |frames| frames.truncate(HEAD_FRAMES + 5)).await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::Timeout, 5, 0));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_not_the_heads_lets_nothing_in() {
+    in_time(async {
+        let outcome = ask_liar("path", Then::End, |frames| {
+            if let ChainAnswer::Path(path) = &mut frames[0] {
+                path.remove(1);
+            }
+        })
+        .await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::SyncUnsolicited, 0, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_without_authority_is_refused_by_the_rules() {
+    in_time(async {
+        // Signed well, chained well, by a key that the owner never granted anything.
+        let mut builder = session("forged", 5);
+        let forger = testing::Party {
+            key: testing::key("forger"),
+            capability: Some(testing::capability(
+                &testing::key("forger"),
+                testing::key("forger").principal(),
+                Role::Writer,
+                None,
+            )),
+        };
+        let (mut entry, payload) = builder.draft(
+            &builder.server1.clone(),
+            throughline_protocol::entry::Body::UserMessage(throughline_protocol::entry::UserMessage {
+                origin: Some(throughline_protocol::entry::Origin::Trigger),
+                ..Default::default()
+            }),
+            None,
+        );
+        entry.signer = forger.key.principal();
+        builder.push(&forger, entry, payload).unwrap();
+        let liar = Liar::start(&builder, honestly()).await;
+        let asker = TestNode::start(TCP).await;
+        let problem = asker.bring(builder.session(), &[liar.ticket().await]).await.unwrap_err();
+        assert_eq!(problem.code(), Code::CapMissing, "{problem}");
+        assert_eq!(asker.network.counts().charges, 1);
+        let row = asker.row(builder.session()).unwrap();
+        assert_eq!((row.tip.seq.get(), row.summary.verdict.as_str()), (5, "valid"));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_is_told_and_not_shown_is_only_a_claim() {
+    in_time(async {
+        let (told, real) = (session("claimed", 9), SessionBuilder::new("claimed"));
+        assert_eq!(told.session(), real.session());
+        let lie: Lie = Arc::new(|_| Script { frames: Vec::new(), then: Then::End });
+        let liar = Liar::start(&told, lie).await;
+        let (honest, asker) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        honest.take(&told.at(4));
+        honest.hold(&[asker.grant(Role::Reader)]);
+        let problem = asker.bring(told.session(), &[liar.ticket().await]).await.unwrap_err();
+        assert_eq!(problem.code(), Code::SyncUnsolicited);
+        assert!(asker.row(told.session()).is_none());
+    })
+    .await;
+}
+
+fn honestly() -> Lie {
+    Arc::new(|frames| Script { frames, then: Then::End })
+}
