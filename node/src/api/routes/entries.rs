@@ -1,7 +1,5 @@
 //! Entries: pages, one, append.
 
-use std::sync::Arc;
-
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
@@ -140,7 +138,14 @@ async fn one(
         let (cid, bytes, aside) = find(&reader, &row, &entry)?;
         let tag = format!("\"{cid}\"");
         let response = if raw {
-            ([(header::CONTENT_TYPE, DAG_CBOR.to_owned()), (header::ETAG, tag)], bytes).into_response()
+            // The bytes under a CID never change; what is at a seq may.
+            let keep = if entry.starts_with('b') { "private, immutable, max-age=31536000" } else { "no-cache" };
+            let headers = [
+                (header::CONTENT_TYPE, DAG_CBOR.to_owned()),
+                (header::ETAG, tag),
+                (header::CACHE_CONTROL, keep.to_owned()),
+            ];
+            (headers, bytes).into_response()
         } else {
             let value = show(node, &reader, &row, cid, &bytes, aside)?;
             ([(header::ETAG, tag)], Json(value)).into_response()
@@ -173,15 +178,12 @@ fn find(
         return Ok((stored.cid, stored.bytes, None));
     }
     let cid: EntryCid = text.parse().map_err(|_| missing())?;
-    if let Some((session, stored)) = reader.entry(cid)?
-        && session == row.session
-    {
-        return Ok((cid, stored.bytes, None));
+    let (session, stored) = reader.entry(cid)?.ok_or_else(missing)?;
+    if session != row.session {
+        return Err(missing());
     }
-    match reader.side_entry(cid)? {
-        Some(side) => Ok((cid, side.bytes, Some(side.status.word()))),
-        None => Err(missing()),
-    }
+    let aside = reader.side_entry(cid)?.map(|side| side.status.word());
+    Ok((cid, stored.bytes, aside))
 }
 
 fn show(
@@ -205,6 +207,7 @@ fn show(
     value["sizeBytes"] = bytes.len().into();
     if let Some(status) = aside {
         value["status"] = status.into();
+        value["anchored"] = false.into();
     }
     Ok(value)
 }
@@ -214,8 +217,8 @@ async fn append(
     Path(session): Path<String>,
     query: input::Query,
     headers: HeaderMap,
-    body: Bytes,
-) -> Answer<(StatusCode, Json<Value>)> {
+    input::Whole(body): input::Whole,
+) -> Answer<Response<Body>> {
     let session = input::session(&session)?;
     let dry_run = input::flag(&query, "dryRun");
     let is_cbor = headers
@@ -227,10 +230,12 @@ async fn append(
         append_stated(&app, session, &headers, &body, dry_run).await?
     };
     let status = if appended.replayed || dry_run { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(appended.answer)))
+    let head = appended.answer["head"]["cid"].as_str().unwrap_or_default();
+    let tag = format!("\"{head}\"");
+    Ok((status, [(header::ETAG, tag)], Json(appended.answer)).into_response())
 }
 
-/// The append frame, or an entry's bytes alone.
+/// The append frame.
 async fn append_signed(app: &App, session: SessionId, body: &Bytes, dry_run: bool) -> Answer<Appended> {
     let frame = Frame::decode_body(body)?;
     let request = SignedAppend {
@@ -244,8 +249,8 @@ async fn append_signed(app: &App, session: SessionId, body: &Bytes, dry_run: boo
     match app.act(move |node| node.append_signed(&local)).await {
         // Not ours to order: the holder does, when it can be reached.
         Err(problem) if problem.code() == Code::NotHolder => match app.node().network() {
-            Some(network) => network.forward_append(&remote).await?.ok_or(problem),
-            None => Err(problem),
+            Some(network) if !dry_run => network.forward_append(&remote).await?.ok_or(problem),
+            Some(_) | None => Err(problem),
         },
         answered => answered,
     }
@@ -274,16 +279,5 @@ async fn append_stated(
         }
     };
     let base: Option<EntryCid> = input::field(&value, "base")?;
-    let entries = Arc::new(entries);
-    app.act(move |node| {
-        if node.drafts().holds(session) && !dry_run {
-            let appended = node.append_to_draft(session, &entries, key.as_ref())?;
-            return appended.ok_or_else(|| Problem::from(Code::DraftGone));
-        }
-        let base = base.ok_or_else(|| {
-            Problem::new(Code::ApiBody, "the body needs `base`: the head that the entries were built on")
-        })?;
-        node.append(&AppendRequest { session, base, entries: entries.to_vec(), key, dry_run })
-    })
-    .await
+    app.act(move |node| node.append(&AppendRequest { session, base, entries, key, dry_run })).await
 }
