@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::{World, append, entries_at, list, number, response, session_at, text};
+use super::{World, append, await_grant, entries_at, list, number, response, session_at, text};
 
 #[test]
 fn check_17_a_grant_is_given_once_and_never_to_a_short_id() -> Result<()> {
@@ -25,6 +25,7 @@ fn check_21_a_move_to_a_peer_without_a_grant_changes_nothing() -> Result<()> {
     let world = World::without_grants()?;
     let desktop = world.desktop.home();
     desktop.json(&["grant", "server-a", "--agent", &world.agent()])?;
+    await_grant(&world.server_a)?;
     let session = world.session_on_a()?;
     desktop.json(&["fetch", &session, "--from", "server-a"])?;
     let refused = desktop.cli(&["move", &session, "--to", "server-b"]).json()?.refused(8, "E_CAP_MISSING")?;

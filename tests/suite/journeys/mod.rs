@@ -75,6 +75,8 @@ impl World {
         for server in ["server-a", "server-b"] {
             world.desktop.home().json(&["grant", server, "--agent", &world.agent()])?;
         }
+        await_grant(&world.server_a)?;
+        await_grant(&world.server_b)?;
         Ok(world)
     }
 
@@ -165,6 +167,21 @@ pub(crate) fn head(node: &Node, session: &str) -> Result<String> {
 /// What a node says of a session.
 pub(crate) fn session_at(node: &Node, session: &str) -> Result<Value> {
     node.api().get(&format!("/v1/sessions/{session}"))?.expect(200)
+}
+
+/// Waits until a node has this entry as its head, however it hears of it.
+pub(crate) fn await_head(node: &Node, session: &str, cid: &str) -> Result<()> {
+    let mut events = node.api().events(&format!("?session={session}"), Some("0"))?;
+    events.find(|_| head(node, session).is_ok_and(|head| head == cid))?;
+    Ok(())
+}
+
+/// Waits until a node holds a grant for its own key.
+pub(crate) fn await_grant(node: &Node) -> Result<()> {
+    let query = format!("/v1/capabilities?delegate={}&state=active", node.principal()?);
+    let granted = || Some(!node.api().get(&query).ok()?.json().ok()?["items"].as_array()?.is_empty());
+    node.api().events("", Some("0"))?.find(|_| granted() == Some(true))?;
+    Ok(())
 }
 
 /// The seqs and CIDs that a node holds of a session, oldest first.
