@@ -1,8 +1,6 @@
 //! The node itself: health, keys, status, fsck, stop.
 
-use std::collections::BTreeMap;
-
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -42,7 +40,7 @@ async fn node(State(app): State<App>) -> Answer<Json<Value>> {
     let mut listen = Vec::new();
     let mut ticket = None;
     if let Some(network) = node.network() {
-        listen = network.listen_addrs().await;
+        listen = network.listen_addrs().await.iter().map(ToString::to_string).collect::<Vec<String>>();
         if !listen.is_empty() {
             let addresses = listen.iter().take(8).cloned().collect();
             ticket = Some(Ticket::Peer(PeerTicket { principal: node.principal(), peer, addresses }).to_string());
@@ -76,7 +74,7 @@ async fn resolve(State(app): State<App>, query: input::Query) -> Answer<Json<Val
 
 async fn status(
     State(app): State<App>,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: input::Query,
 ) -> Answer<Json<Value>> {
     let only: Option<SessionId> = query.get("session").map(|text| input::session(text)).transpose()?;
     let peers = match app.node().network() {

@@ -1,6 +1,5 @@
 //! Peers and transfers.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post};
@@ -14,7 +13,7 @@ use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
 use crate::sync::peers::{self, Added, KnownPeer};
-use crate::sync::{FetchFiles, FetchRequest, PeerView};
+use crate::sync::{FetchRequest, PeerView, Use, Wanted};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -42,7 +41,12 @@ fn known_json(peer: &KnownPeer) -> Value {
     })
 }
 
-async fn add(State(app): State<App>, body: Bytes) -> Answer<(StatusCode, Json<Value>)> {
+async fn add(
+    State(app): State<App>,
+    query: input::Query,
+    input::Whole(body): input::Whole,
+) -> Answer<(StatusCode, Json<Value>)> {
+    input::no_dry_run(&query)?;
     let value = input::json(&body)?;
     let alias: String = input::need(&value, "alias")?;
     let ticket: String = input::need(&value, "ticket")?;
@@ -65,7 +69,12 @@ async fn remove(State(app): State<App>, Path(alias): Path<String>) -> Answer<Jso
     Ok(Json(known_json(&peer)))
 }
 
-async fn fetch(State(app): State<App>, body: Bytes) -> Answer<Json<Value>> {
+async fn fetch(
+    State(app): State<App>,
+    query: input::Query,
+    input::Whole(body): input::Whole,
+) -> Answer<Json<Value>> {
+    input::no_dry_run(&query)?;
     let value = input::json(&body)?;
     let session: SessionId = input::need(&value, "session")?;
     let from = match &value["from"] {
@@ -73,28 +82,28 @@ async fn fetch(State(app): State<App>, body: Bytes) -> Answer<Json<Value>> {
         Value::Array(from) => from.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
         _ => return Err(Problem::new(Code::ApiBody, "expected an array in `from`")),
     };
-    let files = match value["payloads"].as_str() {
-        None | Some("referenced") => FetchFiles::Payloads,
-        Some("none") => FetchFiles::None,
-        Some("all") => FetchFiles::All,
+    let payloads = match value["payloads"].as_str() {
+        None | Some("referenced") => Wanted::Referenced,
+        Some("none") => Wanted::None,
+        Some("all") => Wanted::All,
         Some(_) => return Err(Problem::new(Code::ApiBody, "expected payloads none, referenced or all")),
     };
-    let timeout = match &value["timeoutMs"] {
-        Value::Null => app.node().config().limits.idle_timeout,
-        ms => Duration::from_millis(ms.as_u64().ok_or_else(|| {
+    let idle = match &value["timeoutMs"] {
+        Value::Null => None,
+        ms => Some(Duration::from_millis(ms.as_u64().ok_or_else(|| {
             Problem::new(Code::ApiBody, "expected a number of milliseconds in `timeoutMs`")
-        })?),
+        })?)),
     };
     let request = FetchRequest {
         session,
         from,
-        files,
-        timeout,
-        adopt: value["adopt"].as_bool().unwrap_or(true),
+        payloads,
+        idle,
+        mode: if value["adopt"].as_bool().unwrap_or(true) { Use::Adopt } else { Use::Audit },
         peers_min: value["peersMin"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(1),
     };
     let network = app.node().network().ok_or_else(|| {
         Problem::new(Code::Unreachable, "this process runs without a network").hint("throughline serve")
     })?;
-    network.fetch(request).await.map(Json)
+    network.fetch_answer(request).await.map(Json)
 }
