@@ -1,0 +1,372 @@
+//! One move that this node drives: a task around `protocol::handoff::Driver`. Decides nothing: each output becomes one
+//! act, each answer one input.
+//!
+//! A phase is acted on once the journal holds it, because the driver waits for the report of the write. The handoff goes
+//! into this node's own chain as soon as the journal has it: from then on it is true, wherever it arrives first.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use throughline_protocol::block::Signed;
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::entry::Entry;
+use throughline_protocol::handoff::driver::{Input, Output, Phase, Unsigned, View};
+use throughline_protocol::handoff::{Driver, Readiness, RequestId};
+use throughline_protocol::id::{Principal, UnixMillis};
+use throughline_protocol::sign::VerifyingKeys;
+use throughline_protocol::verify::Prechecked;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Desk;
+use super::facts::{self, Sent};
+use super::journal::Journal;
+use super::report::{self, Names, Progress, State};
+use crate::api::error::{Answer, Problem};
+use crate::core::Arrived;
+
+/// Acts and answers that wait for the task; whoever sends one more waits.
+pub(super) const ACTS_MAX: usize = 64;
+
+/// What somebody wants of a move; answered once it was done.
+pub(super) type Done = oneshot::Sender<Answer<()>>;
+
+/// One thing that happens to a move.
+pub(super) enum Act {
+    /// An answer to something that the driver asked for.
+    Heard(Input),
+    /// What a peer's copy came to; none: it did not answer.
+    Viewed(Principal, Option<Box<View>>),
+    /// Entries that the target told to hold before it was offered anything.
+    Before(u64),
+    /// What is to be signed, and what the target lacked.
+    Facts(RequestId, Answer<(Value, Sent)>),
+    /// Go on although something is lacking.
+    Confirm(Done),
+    /// The owner signed.
+    Handoff(Vec<u8>, Done),
+    /// Ask again, now.
+    Resume(Done),
+    /// Take it back.
+    Abort(Done),
+}
+
+/// A handoff that waits for the owner.
+struct Unsealed {
+    request: RequestId,
+    /// None until the facts were found.
+    facts: Option<Value>,
+}
+
+/// The task of one move.
+pub(super) struct Drive {
+    pub(super) desk: Desk,
+    pub(super) driver: Driver,
+    pub(super) owner: Principal,
+    pub(super) acts: mpsc::Sender<Act>,
+    pub(super) before: Option<u64>,
+    pub(super) looking: BTreeMap<Principal, RequestId>,
+    inbox: mpsc::Receiver<Act>,
+    shown: watch::Sender<Value>,
+    began: UnixMillis,
+    clock: Instant,
+    progress: Progress,
+    names: Names,
+    unsealed: Option<Unsealed>,
+}
+
+/// Where a move is told what to do and what it shows.
+pub(super) struct Handles {
+    pub(super) acts: mpsc::Sender<Act>,
+    pub(super) shown: watch::Receiver<Value>,
+}
+
+impl Drive {
+    /// Starts the task of a move. The zero of the driver's time is now.
+    pub(super) fn start(
+        desk: Desk,
+        (driver, owner, names): (Driver, Principal, Names),
+        began: UnixMillis,
+        progress: Progress,
+    ) -> Handles {
+        let (acts, inbox) = mpsc::channel(ACTS_MAX);
+        let clock = Instant::now();
+        let (shown, watcher) = watch::channel(report::of(&driver, &progress, &names));
+        let handles = Handles { acts: acts.clone(), shown: watcher };
+        let drive = Drive {
+            desk,
+            driver,
+            owner,
+            acts,
+            before: None,
+            looking: BTreeMap::new(),
+            inbox,
+            shown,
+            began,
+            clock,
+            progress,
+            names,
+            unsealed: None,
+        };
+        tokio::spawn(drive.run());
+        handles
+    }
+
+    async fn run(mut self) {
+        let mut stopping = self.desk.node.stopping();
+        self.settle().await;
+        while self.driver.outcome().is_none() || self.driver.phase() != Phase::Finished {
+            let tick_in = self.driver.poll_timeout().map(|due| due.saturating_sub(self.now()));
+            tokio::select! {
+                act = self.inbox.recv() => match act {
+                    Some(act) => {
+                        let asked = self.take(act);
+                        self.settle().await;
+                        if let Some((done, result)) = asked {
+                            // Whoever asked may be gone; what was asked is done all the same.
+                            let _ = done.send(result);
+                        }
+                    }
+                    None => return,
+                },
+                () = sleep(tick_in) => {
+                    self.driver.handle(self.now(), Input::Tick);
+                    self.settle().await;
+                }
+                () = until_ended(&mut stopping) => return,
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// Performs what the driver wants done until it wants nothing more, then shows where the move stands.
+    async fn settle(&mut self) {
+        while let Some(output) = self.driver.poll_output() {
+            if let Some(input) = self.perform(output).await {
+                self.driver.handle(self.now(), input);
+            }
+        }
+        self.show();
+    }
+
+    fn show(&mut self) {
+        self.progress.tick(self.now());
+        let shown = report::of(&self.driver, &self.progress, &self.names);
+        self.shown.send_replace(shown);
+    }
+
+    // ---- what happens to it -----------------------------------------------------------------------------------------
+
+    /// Takes one act in. What somebody asked for is answered once everything that follows from it is done.
+    fn take(&mut self, act: Act) -> Option<(Done, Answer<()>)> {
+        let now = self.now();
+        match act {
+            Act::Heard(input) => self.driver.handle(now, input),
+            Act::Viewed(peer, view) => {
+                if let Some(request) = self.looking.remove(&peer) {
+                    self.driver.handle(now, Input::Seen { request, view });
+                }
+            }
+            Act::Before(entries) => self.before = Some(entries),
+            Act::Facts(request, found) => self.facts_found(request, found),
+            Act::Confirm(done) => return Some((done, self.confirm())),
+            Act::Handoff(bytes, done) => return Some((done, self.sealed(bytes))),
+            Act::Resume(done) => {
+                if matches!(self.progress.state, State::Waiting(_)) {
+                    self.progress.state = State::Running;
+                }
+                self.driver.handle(now, Input::Retry);
+                return Some((done, Ok(())));
+            }
+            Act::Abort(done) => return Some((done, self.driver.abort(now).map_err(Problem::from))),
+        }
+        None
+    }
+
+    fn facts_found(&mut self, request: RequestId, found: Answer<(Value, Sent)>) {
+        let Some(unsealed) = self.unsealed.as_mut().filter(|unsealed| unsealed.request == request) else {
+            return;
+        };
+        match found {
+            Ok((facts, sent)) => {
+                self.progress.sent = Some(sent);
+                unsealed.facts = Some(facts.clone());
+                let lacking = self.progress.readiness.as_ref().and_then(report::lacking);
+                self.progress.state = lacking.map_or(State::NeedsHandoff(facts), State::NeedsConfirmation);
+            }
+            Err(problem) => {
+                self.unsealed = None;
+                let result = Err(Reject::new(problem.code(), problem.detail()));
+                self.driver.handle(self.now(), Input::Signed { request, result });
+            }
+        }
+    }
+
+    fn confirm(&mut self) -> Answer<()> {
+        let State::NeedsConfirmation(_) = self.progress.state else {
+            return Err(Problem::new(Code::MoveState, "expected a move that asks, this one does not"));
+        };
+        match self.unsealed.as_ref().and_then(|unsealed| unsealed.facts.clone()) {
+            Some(facts) => self.progress.state = State::NeedsHandoff(facts),
+            None => {
+                self.progress.state = State::Running;
+                self.driver.handle(self.now(), Input::LeaveSource);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the handoff that the owner signed. One that is not what was asked for changes nothing.
+    fn sealed(&mut self, bytes: Vec<u8>) -> Answer<()> {
+        let State::NeedsHandoff(facts) = &self.progress.state else {
+            return Err(Problem::new(
+                Code::MoveState,
+                "expected a move that waits for the owner's signature",
+            ));
+        };
+        let signed = Signed::<Entry>::check(bytes, &mut VerifyingKeys::default())?;
+        let opening = facts::check_signed(&signed, self.owner, facts)?;
+        let unsealed = self.unsealed.take().ok_or(Code::Internal)?;
+        self.progress.state = State::Running;
+        let input = Input::Signed { request: unsealed.request, result: Ok(opening) };
+        self.driver.handle(self.now(), input);
+        Ok(())
+    }
+
+    // ---- what it wants done -----------------------------------------------------------------------------------------
+
+    async fn perform(&mut self, output: Output) -> Option<Input> {
+        match output {
+            Output::Persist { ticket, journal } => Some(match self.keep(journal).await {
+                Ok(()) => Input::Persisted { ticket },
+                Err(problem) => {
+                    let reject = Reject::new(problem.code(), problem.detail());
+                    Input::PersistFailed { ticket, reject }
+                }
+            }),
+            Output::NeedGrant { request, target } => {
+                let result = self.grant(target).await;
+                Some(Input::Granted { request, result })
+            }
+            Output::Send { request, to, message } => {
+                self.send(request, to, message);
+                None
+            }
+            Output::AskPeer { request, peer } => {
+                self.look(request, peer);
+                None
+            }
+            Output::NeedSignature { request, facts, readiness } => {
+                self.ask_owner(request, facts, readiness);
+                None
+            }
+            Output::Entered { phase } => {
+                self.entered(phase).await;
+                None
+            }
+            Output::Copied { through } => {
+                self.progress.through = Some(through);
+                None
+            }
+            Output::Waiting { phase, code } => {
+                self.waiting(phase, code);
+                None
+            }
+            Output::Finished(outcome) => {
+                self.progress.enter(self.now(), Phase::Finished);
+                self.progress.end(self.now(), outcome);
+                self.finished().await;
+                None
+            }
+        }
+    }
+
+    async fn keep(&mut self, driver: Vec<u8>) -> Answer<()> {
+        self.progress.tick(self.now());
+        let shown = report::of(&self.driver, &self.progress, &self.names);
+        let journal = Journal { move_id: self.driver.plan().move_id, began: self.began, driver, shown };
+        self.desk.blocking(move |desk| journal.keep(&desk.node)).await
+    }
+
+    fn ask_owner(&mut self, request: RequestId, facts: Unsigned, readiness: Readiness) {
+        self.progress.readiness = Some(readiness);
+        self.unsealed = Some(Unsealed { request, facts: None });
+        self.find_facts(request, facts);
+    }
+
+    async fn entered(&mut self, phase: Phase) {
+        self.progress.enter(self.now(), phase);
+        self.progress.state = State::Running;
+        if phase != Phase::Sign {
+            self.unsealed = None;
+        }
+        if (Phase::Copy..=Phase::Activate).contains(&phase) {
+            let plan = self.driver.plan();
+            self.desk.moves.road.open(&self.desk.node, plan.session, plan.target);
+        }
+        if matches!(phase, Phase::Activate | Phase::Retire)
+            && let Err(problem) = self.adopt_handoff().await
+        {
+            tracing::warn!(
+                session = %self.driver.plan().session.short(),
+                "taking in the handoff here failed: {problem}"
+            );
+        }
+    }
+
+    /// The signed handoff as an entry of this node's own copy.
+    async fn adopt_handoff(&self) -> Answer<()> {
+        let Some(opening) = self.driver.opening().cloned() else { return Ok(()) };
+        self.desk
+            .blocking(move |desk| {
+                let checked = Prechecked::check(opening.bytes(), None, &mut VerifyingKeys::default())?;
+                let arrived = Arrived { entries: vec![checked], ..Arrived::default() };
+                desk.node.take_in(opening.session(), arrived).map(|_| ())
+            })
+            .await
+    }
+
+    fn waiting(&mut self, phase: Phase, code: Code) {
+        self.progress.state = match (phase, self.driver.plan().held) {
+            (Phase::Freeze, Some(held)) => State::NeedsConfirmation(format!(
+                "the server that holds the session does not answer; the newest entry held here is seq {}, and what was \
+                 written after it will be cut off",
+                held.seq
+            )),
+            (Phase::Activate, _) => State::Waiting(Reject::new(
+                code,
+                "the handoff was sent, and the target has not said that it has it",
+            )),
+            _ => State::Waiting(Reject::new(code, format!("nobody answers in phase {}", phase.word()))),
+        };
+    }
+
+    /// Keeps what is shown for good, and tells the peers where the session is now.
+    async fn finished(&mut self) {
+        let plan = self.driver.plan();
+        self.desk.moves.road.close(&self.desk.node, plan.session, plan.target);
+        let driver = self.driver.to_bytes();
+        if let Err(problem) = self.keep(driver).await {
+            tracing::warn!("keeping the report of a move failed: {problem}");
+        }
+        if self.driver.opening().is_some() {
+            self.desk.node.after_commit(self.driver.plan().session);
+        }
+    }
+}
+
+/// Returns when the node is to end.
+pub(super) async fn until_ended(stopping: &mut watch::Receiver<bool>) {
+    // Ended or gone: nobody needs the rest.
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+async fn sleep(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}

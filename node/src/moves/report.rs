@@ -1,0 +1,262 @@
+//! What a move shows to people and programs: the `move` object of the JSON interface.
+//!
+//! Figures are told when they are known and are absent before; none is estimated.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use throughline_protocol::code::Reject;
+use throughline_protocol::handoff::driver::{Confirmation, Outcome, Phase};
+use throughline_protocol::handoff::{Driver, Presence, Readiness};
+use throughline_protocol::id::{Seq, SessionId};
+
+use super::facts::Sent;
+use crate::api::error::Problem;
+
+/// What a move waits for, or how it ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum State {
+    /// It goes on by itself.
+    Running,
+    /// A person has to say whether it goes on; with the reason.
+    NeedsConfirmation(String),
+    /// The owner has to sign this.
+    NeedsHandoff(Value),
+    /// Nobody is heard. It is tried on, and may be asked to go on.
+    Waiting(Reject),
+    /// It ended.
+    Ended(Outcome),
+}
+
+impl State {
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::NeedsConfirmation(_) => "needs-confirmation",
+            State::NeedsHandoff(_) => "needs-handoff",
+            State::Waiting(_) => "waiting",
+            State::Ended(outcome) => outcome.word(),
+        }
+    }
+}
+
+/// One part of the way and how long it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    phase: Phase,
+    took: Option<Duration>,
+}
+
+/// Everything about one move that is not in its journal.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    pub(super) state: State,
+    pub(super) readiness: Option<Readiness>,
+    pub(super) sent: Option<Sent>,
+    pub(super) through: Option<Seq>,
+    elapsed: Duration,
+    steps: Vec<Step>,
+    step_began: Duration,
+    /// What was shown before this process went on with the move.
+    earlier: Value,
+}
+
+impl Progress {
+    /// Of a move that begins.
+    pub(super) fn new() -> Self {
+        Progress::after(Value::Null)
+    }
+
+    /// Of a move that goes on; `earlier` is what its journal showed.
+    pub(super) fn after(earlier: Value) -> Self {
+        Progress {
+            state: State::Running,
+            readiness: None,
+            sent: None,
+            through: None,
+            elapsed: Duration::ZERO,
+            steps: Vec::new(),
+            step_began: Duration::ZERO,
+            earlier,
+        }
+    }
+
+    /// Time passed, unless the move is over.
+    pub(super) fn tick(&mut self, now: Duration) {
+        if !matches!(self.state, State::Ended(_)) {
+            self.elapsed = now;
+        }
+    }
+
+    /// The move ended at `now`.
+    pub(super) fn end(&mut self, now: Duration, outcome: Outcome) {
+        self.elapsed = now;
+        self.state = State::Ended(outcome);
+    }
+
+    /// A phase began at `now`. Phases that people know by one word are one step.
+    pub(super) fn enter(&mut self, now: Duration, phase: Phase) {
+        if self.steps.last().is_some_and(|step| step.took.is_none() && step.phase.word() == phase.word()) {
+            return;
+        }
+        self.end_step(now);
+        if !matches!(phase, Phase::Grant | Phase::Finished) {
+            self.steps.push(Step { phase, took: None });
+            self.step_began = now;
+        }
+    }
+
+    pub(super) fn end_step(&mut self, now: Duration) {
+        if let Some(step) = self.steps.last_mut().filter(|step| step.took.is_none()) {
+            step.took = Some(now.saturating_sub(self.step_began));
+        }
+    }
+
+    fn phases(&self) -> Vec<Value> {
+        let earlier = self.earlier["phases"].as_array().into_iter().flatten().cloned();
+        let ended = self.steps.iter().filter_map(|step| Some((step.phase.word(), step.took?)));
+        earlier.chain(ended.map(|(word, took)| json!({"phase": word, "ms": millis(took)}))).collect()
+    }
+
+    /// A figure of this process, else the one that an earlier one found.
+    fn or_earlier(&self, figure: Option<Value>, name: &str) -> Value {
+        figure.unwrap_or_else(|| self.earlier[name].clone())
+    }
+}
+
+/// The two servers as people call them.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    pub(super) from: Option<String>,
+    pub(super) to: String,
+}
+
+/// The `move` object.
+pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
+    let plan = driver.plan();
+    let mut object = json!({
+        "v": 1, "kind": "move",
+        "move": plan.move_id.to_string(),
+        "session": plan.session.to_string(),
+        "state": progress.state.word(),
+        "phase": driver.phase().word(),
+        "from": {"peer": names.from, "epoch": plan.epoch.get(), "state": source_word(driver)},
+        "to": {"peer": names.to, "epoch": plan.epoch.next().get(), "state": target_word(driver)},
+        "handoff": driver.opening().map(|opening| {
+            json!({"cid": opening.point().cid.to_string(), "seq": opening.point().seq.get()})
+        }),
+        "base": driver.base().map(|base| json!({"cid": base.cid.to_string(), "seq": base.seq.get()})),
+        "sent": progress.or_earlier(progress.sent.map(sent), "sent"),
+        "through": progress.through.map(Seq::get),
+        "receipt": driver.receipt().map(|receipt| {
+            json!({"cid": receipt.cid().to_string(), "signer": receipt.signer().to_string()})
+        }),
+        "cut": driver.cut().iter()
+            .map(|cut| json!({"cid": cut.cid.to_string(), "seq": cut.seq.get()}))
+            .collect::<Vec<_>>(),
+        "prepared": progress.or_earlier(progress.readiness.as_ref().map(prepared), "prepared"),
+        "phases": progress.phases(),
+        "elapsedMs": progress.earlier["elapsedMs"].as_u64().unwrap_or(0).saturating_add(millis(progress.elapsed)),
+    });
+    match &progress.state {
+        State::NeedsConfirmation(reason) => object["reason"] = reason.as_str().into(),
+        State::NeedsHandoff(facts) => object["sign"] = facts.clone(),
+        State::Waiting(cause) => object["error"] = Problem::from(cause.clone()).to_json(),
+        State::Ended(Outcome::RolledBack { cause }) => {
+            object["error"] = Problem::from(cause.clone()).to_json()
+        }
+        State::Ended(Outcome::Superseded { epoch }) => object["supersededBy"] = json!({"epoch": epoch.get()}),
+        State::Running | State::Ended(Outcome::Done { .. } | Outcome::Aborted) => {}
+    }
+    object
+}
+
+fn sent(sent: Sent) -> Value {
+    json!({
+        "entries": sent.entries, "blobs": sent.blobs, "bytes": sent.bytes, "alreadyThere": sent.already_there,
+    })
+}
+
+fn prepared(readiness: &Readiness) -> Value {
+    let tools = readiness
+        .tools
+        .iter()
+        .map(|tool| json!({"name": tool.name, "available": tool.presence == Presence::Available}));
+    json!({"model": readiness.model, "tools": tools.collect::<Vec<_>>()})
+}
+
+/// Why a person should say whether to go on: what the target lacks; none when it lacks nothing that was asked for.
+pub(super) fn lacking(readiness: &Readiness) -> Option<String> {
+    let missing = readiness.tools.iter().filter(|tool| tool.presence == Presence::Missing);
+    let missing: Vec<&str> = missing.map(|tool| tool.name.as_str()).collect();
+    (!missing.is_empty()).then(|| format!("the target cannot run {}", missing.join(", ")))
+}
+
+fn source_word(driver: &Driver) -> &'static str {
+    use throughline_protocol::handoff::driver::Origin;
+    match (driver.outcome(), driver.plan().origin) {
+        (Some(Outcome::Done { source: Confirmation::Confirmed }), _) => "retired",
+        (Some(Outcome::Done { source: Confirmation::Unconfirmed }), _) | (None, Origin::Offline(_)) => {
+            "unheard"
+        }
+        (Some(Outcome::RolledBack { .. } | Outcome::Aborted), _) => "active",
+        (Some(Outcome::Superseded { .. }), _) => "superseded",
+        (None, Origin::Online(_)) if driver.base().is_some() => "frozen",
+        (None, Origin::Online(_)) => "active",
+    }
+}
+
+fn target_word(driver: &Driver) -> &'static str {
+    match (driver.outcome(), driver.phase()) {
+        (Some(Outcome::Done { .. }), _) | (None, Phase::Retire) => "active",
+        (Some(_), _)
+        | (None, Phase::Grant | Phase::Freeze | Phase::Survey | Phase::RollBack | Phase::Finished) => "idle",
+        (None, Phase::Copy) => "fetching",
+        (None, Phase::Prepare) => "offered",
+        (None, Phase::Ask | Phase::Sign | Phase::Activate) => "prepared",
+    }
+}
+
+/// What a move would be that is not begun: planned, or in need of a grant.
+pub(super) fn unbegun(session: SessionId, state: &str, names: &Names, epoch: u64, base: Value) -> Value {
+    json!({
+        "v": 1, "kind": "move", "move": null, "session": session.to_string(), "state": state,
+        "from": {"peer": names.from, "epoch": epoch, "state": "active"},
+        "to": {"peer": names.to, "epoch": epoch + 1, "state": "idle"},
+        "handoff": null, "base": base, "sent": null, "receipt": null, "cut": [], "prepared": null, "phases": [],
+        "elapsedMs": 0,
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_of_one_word_are_one_step_and_only_ended_ones_are_told() {
+        let ms = Duration::from_millis;
+        let mut progress = Progress::new();
+        for (at, phase) in [(0, Phase::Grant), (1, Phase::Freeze), (5, Phase::Survey), (9, Phase::Copy)] {
+            progress.enter(ms(at), phase);
+        }
+        assert_eq!(progress.phases(), [json!({"phase": "freeze", "ms": 8})]);
+        progress.enter(ms(20), Phase::Finished);
+        assert_eq!(progress.phases()[1], json!({"phase": "copy", "ms": 11}));
+        progress.end_step(ms(50));
+        assert_eq!(progress.phases().len(), 2);
+    }
+
+    #[test]
+    fn what_a_target_lacks_has_to_be_confirmed() {
+        use throughline_protocol::handoff::Tool;
+        let tool = |name: &str, presence| Tool { name: name.to_owned(), presence };
+        let ready = Readiness { tools: vec![tool("bash", Presence::Available)], model: None };
+        assert_eq!(lacking(&ready), None);
+        let tools = vec![tool("bash", Presence::Available), tool("browser", Presence::Missing)];
+        assert_eq!(lacking(&Readiness { tools, model: None }).unwrap(), "the target cannot run browser");
+    }
+}
