@@ -1,0 +1,111 @@
+//! Handing sessions over. The handlers read input and shape answers; [`crate::moves`] does the rest.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use throughline_protocol::code::Code;
+use throughline_protocol::handoff::MoveId;
+use throughline_protocol::id::SessionId;
+use throughline_protocol::limits;
+
+use super::input;
+use crate::api::App;
+use crate::api::error::{Answer, Problem};
+use crate::moves::{Begin, Depth, Leave};
+
+/// Longest time that a request may wait for the next state.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+pub(super) fn routes() -> Router<App> {
+    let one = "/v1/sessions/{session}/moves/{move}";
+    Router::new()
+        .route("/v1/moves", get(list))
+        .route("/v1/sessions/{session}/moves", post(begin))
+        .route(one, get(show))
+        .route(&format!("{one}/confirm"), post(confirm))
+        .route(&format!("{one}/handoff"), post(handoff))
+        .route(&format!("{one}/resume"), post(resume))
+        .route(&format!("{one}/abort"), post(abort))
+}
+
+async fn list(State(app): State<App>) -> Answer<Json<Value>> {
+    Ok(Json(json!({"v": 1, "kind": "moves", "items": app.node().moves()?.list()})))
+}
+
+async fn begin(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    body: Bytes,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let body = input::json(&body)?;
+    let begin = Begin {
+        session: input::session(&session)?,
+        to: input::need(&body, "to")?,
+        leave: body["source"].as_str().map_or(Ok(Leave::Auto), str::parse)?,
+        depth: match &body["dryRun"] {
+            Value::Null | Value::Bool(false) => Depth::Begin,
+            Value::Bool(true) => Depth::DryRun,
+            _ => return Err(Problem::new(Code::ApiBody, "expected true or false in `dryRun`")),
+        },
+    };
+    let told = app.node().moves()?.begin(begin).await?;
+    let status = if told["move"].is_null() { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(told)))
+}
+
+async fn show(State(app): State<App>, Path(path): Path<OnePath>, query: input::Query) -> Answer<Json<Value>> {
+    let (session, id) = one(&path)?;
+    let desk = app.node().moves()?;
+    let told = match input::maybe::<u64>(&query, "waitMs")? {
+        None => desk.get(session, id)?,
+        Some(wait_ms) => desk.wait(session, id, Duration::from_millis(wait_ms).min(WAIT_MAX)).await?,
+    };
+    Ok(Json(told))
+}
+
+async fn confirm(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Json<Value>> {
+    let (session, id) = one(&path)?;
+    Ok(Json(app.node().moves()?.confirm(session, id).await?))
+}
+
+async fn handoff(
+    State(app): State<App>,
+    Path(path): Path<OnePath>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answer<Json<Value>> {
+    let (session, id) = one(&path)?;
+    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    if media != Some("application/cbor") {
+        return Err(Problem::new(Code::ApiCtype, "expected application/cbor, the signed SessionHandoff"));
+    }
+    if body.len() > limits::CONTROL_BYTES_MAX {
+        return Err(Problem::new(Code::TooBig, format!("expected a handoff, got {} bytes", body.len())));
+    }
+    Ok(Json(app.node().moves()?.give_handoff(session, id, body.to_vec()).await?))
+}
+
+async fn resume(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Json<Value>> {
+    let (session, id) = one(&path)?;
+    Ok(Json(app.node().moves()?.resume(session, id).await?))
+}
+
+async fn abort(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Json<Value>> {
+    let (session, id) = one(&path)?;
+    Ok(Json(app.node().moves()?.abort(session, id).await?))
+}
+
+/// Session and move of a path.
+type OnePath = (String, String);
+
+fn one((session, id): &OnePath) -> Answer<(SessionId, MoveId)> {
+    let expected = || Problem::new(Code::ApiPath, "expected a move's id, 32 hexadecimal digits, in the path");
+    let is_spelled_right = id.len() == 32 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let number = u128::from_str_radix(id, 16).ok().filter(|_| is_spelled_right).ok_or_else(expected)?;
+    Ok((input::session(session)?, MoveId::from_bytes(number.to_be_bytes())))
+}
