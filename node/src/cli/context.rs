@@ -207,11 +207,10 @@ impl Context {
     /// The same for a command that tells its phases in lines of its own: without a terminal nothing more is written.
     #[must_use]
     pub(crate) fn spinner(&self, phase: impl Into<String>) -> Progress {
-        match self.global.progress {
-            ProgressMode::Auto | ProgressMode::Plain if !io::stderr().is_terminal() => {
-                Progress::start(phase, ProgressMode::None)
-            }
-            _ => self.progress(phase),
+        if self.global.progress == ProgressMode::Json || io::stderr().is_terminal() {
+            self.progress(phase)
+        } else {
+            Progress::start(phase, ProgressMode::None)
         }
     }
 }

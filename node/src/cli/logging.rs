@@ -7,8 +7,10 @@ use crate::config::LogFormat;
 /// Starts it with the configured directives, or with more when `-v` was given. A second start changes nothing.
 pub(crate) fn start(configured: &str, verbosity: u8, format: LogFormat) {
     let directives = match verbosity {
+        // Of the network library a bare `info` takes only what somebody has to look at.
+        0 if configured == "info" => "info,libp2p=warn",
         0 => configured,
-        1 => "debug",
+        1 => "debug,libp2p=info",
         _ => "trace",
     };
     // The configuration was checked; directives that cannot be read are none.

@@ -159,13 +159,6 @@ impl Serving {
         &self.ready
     }
 
-    /// The next event line; blocks until there is one.
-    pub(crate) fn event(&mut self) -> Value {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).expect("a line");
-        serde_json::from_str(&line).unwrap_or_else(|_| panic!("expected an event, got {line:?}"))
-    }
-
     /// The process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
