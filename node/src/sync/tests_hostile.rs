@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use throughline_protocol::control::Role;
+use throughline_protocol::entry::Note;
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::wire::chain::{ChainAnswer, EntryItem};
 
@@ -33,7 +34,7 @@ async fn ask_liar(label: &str, then: Then, change: fn(&mut Vec<ChainAnswer>)) ->
     honest.hold(&[asker.grant(Role::Reader)]);
     let problem = asker.bring(builder.session(), &[liar.ticket().await]).await.unwrap_err();
     let stored = asker.node.reader().unwrap().stats().unwrap().entries;
-    let charges = asker.network.counts().charges;
+    let charges = charges_of(&asker).await;
     assert!(problem.fact("peer").is_some(), "the peer is named: {problem}");
     if let Some(row) = asker.row(builder.session()) {
         let at = usize::try_from(row.tip.seq.get()).unwrap();
@@ -156,21 +157,15 @@ async fn an_entry_without_authority_is_refused_by_the_rules() {
                 None,
             )),
         };
-        let (mut entry, payload) = builder.draft(
-            &builder.server1.clone(),
-            throughline_protocol::entry::Body::UserMessage(throughline_protocol::entry::UserMessage {
-                origin: Some(throughline_protocol::entry::Origin::Trigger),
-                ..Default::default()
-            }),
-            None,
-        );
+        let body = throughline_protocol::entry::Body::Note(Note::Close { reason: None });
+        let (mut entry, payload) = builder.draft(&builder.server1.clone(), body, None);
         entry.signer = forger.key.principal();
         builder.push(&forger, entry, payload).unwrap();
         let liar = Liar::start(&builder, honestly()).await;
         let asker = TestNode::start(TCP).await;
         let problem = asker.bring(builder.session(), &[liar.ticket().await]).await.unwrap_err();
         assert_eq!(problem.code(), Code::CapMissing, "{problem}");
-        assert_eq!(asker.network.counts().charges, 1);
+        assert_eq!(charges_of(&asker).await, 1);
         let row = asker.row(builder.session()).unwrap();
         assert_eq!((row.tip.seq.get(), row.summary.verdict.as_str()), (5, "valid"));
     })
@@ -192,6 +187,12 @@ async fn a_head_that_is_told_and_not_shown_is_only_a_claim() {
         assert!(asker.row(told.session()).is_none());
     })
     .await;
+}
+
+/// Charges so far. Commands to the network are taken in order, so what was charged before this question is counted.
+async fn charges_of(node: &TestNode) -> u64 {
+    node.network.listen_addrs().await;
+    node.network.counts().charges
 }
 
 fn honestly() -> Lie {
