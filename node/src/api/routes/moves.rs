@@ -46,11 +46,12 @@ async fn begin(
     let begin = Begin {
         session: input::session(&session)?,
         to: input::need(&body, "to")?,
-        leave: body["source"].as_str().map_or(Ok(Leave::Auto), str::parse)?,
-        depth: match &body["dryRun"] {
-            Value::Null | Value::Bool(false) => Depth::Begin,
-            Value::Bool(true) => Depth::DryRun,
-            _ => return Err(Problem::new(Code::ApiBody, "expected true or false in `dryRun`")),
+        leave: input::field::<String>(&body, "source")?.map_or(Ok(Leave::Auto), |word| word.parse())?,
+        depth: match body["dryRun"].as_bool() {
+            Some(true) => Depth::DryRun,
+            Some(false) => Depth::Begin,
+            None if body["dryRun"].is_null() => Depth::Begin,
+            None => return Err(Problem::new(Code::ApiBody, "expected true or false in `dryRun`")),
         },
     };
     let told = app.node().moves()?.begin(begin).await?;
