@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 
 use super::copy::{Part, SessionCopy};
-use super::facts::{at, hold, list, number, text};
+use super::facts::{at, await_grants, hold, list, number, text};
 use super::forge::forge_entry;
 use super::hostile::HostilePeer;
-use super::story::{Plot, append, response};
+use super::story::{Plot, append, principal_of, response};
 use crate::api::client::{Call, Client};
 use crate::api::error::{Answer, Problem};
 use crate::outcome::Exit;
@@ -29,16 +29,28 @@ pub(super) async fn revoke(plot: &mut Plot<'_>) -> Answer<Value> {
     Ok(revoked)
 }
 
-/// Server A comes back and is asked to go on with the session that it handed over.
+/// Server A comes back, hears that it was revoked, and is asked to go on with both sessions.
 pub(super) async fn append_at_a(plot: &mut Plot<'_>) -> Answer<Value> {
     plot.stage.server_a.serve().await?;
+    let api = plot.stage.server_a.api();
+    await_grants(&api, &principal_of(&plot.stage.server_a).await?, "revoked").await?;
     let words = response("I never left.", None);
-    let refused = match append(&plot.stage.server_a.api(), &plot.imported, "demo-late", &words).await {
-        Err(problem) => problem,
-        Ok(answer) => return Err(Problem::new(Code::Internal, format!("server-a appended: {answer}"))),
-    };
-    plot.tell("refused", &format!("server-a is back and may not append: {}", refused.code()));
-    Ok(json!({"code": refused.code().name(), "detail": refused.detail()}))
+    let mut refusals = Vec::new();
+    for session in [&plot.imported, &plot.interrupted] {
+        match append(&api, session, "demo-late", &words).await {
+            Err(problem) => refusals.push(json!({
+                "session": session, "code": problem.code().name(), "detail": problem.detail(),
+            })),
+            Ok(answer) => return Err(Problem::new(Code::Internal, format!("server-a appended: {answer}"))),
+        }
+    }
+    let line = format!(
+        "server-a is back and may append to neither: {} for the session that it handed over, {} for the one it was cut from",
+        text(&refusals[0], "/code")?,
+        text(&refusals[1], "/code")?,
+    );
+    plot.tell("refused", &line);
+    Ok(refusals.into())
 }
 
 /// Server A's key signs an entry all the same, on the head that A had. The owner's nodes are given it.
@@ -107,7 +119,7 @@ pub(super) async fn tamper(plot: &mut Plot<'_>) -> Answer<Value> {
     let stored = kept.iter().filter(|held| **held >= seq as u64).count();
     hold(stored == 0, "nothing to be stored from the changed entry on", &refused)?;
     let line = format!(
-        "seq {seq}, one bit -> {} ({}'s fault); {stored} entries stored from there on",
+        "seq {seq}, one bit of its words -> {} ({}'s fault); nothing was stored from there on",
         text(&refused, "/code")?,
         text(&refused, "/fault")?,
     );

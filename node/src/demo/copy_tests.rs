@@ -51,18 +51,16 @@ fn ask(session: &SessionBuilder, have: Vec<EntryCid>) -> ChainAsk {
 }
 
 fn items(frames: &[ChainAnswer]) -> Vec<EntryItem> {
-    let entries = frames.iter().filter_map(|frame| match frame {
-        ChainAnswer::Entries(items) => Some(items.clone()),
-        _ => None,
-    });
+    let entries = frames
+        .iter()
+        .filter_map(|frame| if let ChainAnswer::Entries(items) = frame { Some(items.clone()) } else { None });
     entries.flatten().collect()
 }
 
 /// The seqs of the skip path.
 fn path(frames: &[ChainAnswer]) -> Vec<u64> {
-    let blobs = frames.iter().filter_map(|frame| match frame {
-        ChainAnswer::Path(entries) => Some(entries.clone()),
-        _ => None,
+    let blobs = frames.iter().filter_map(|frame| {
+        if let ChainAnswer::Path(entries) = frame { Some(entries.clone()) } else { None }
     });
     let seq =
         |bytes| throughline_protocol::block::Decoded::<Entry>::decode(bytes).unwrap().value().seq().get();

@@ -10,7 +10,7 @@ use throughline_protocol::car::{EntryBlocks, SessionWriter};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::content::Content;
 use throughline_protocol::control::Control;
-use throughline_protocol::entry::{Authority, Body, Entry, Model, ModelResponse, PayloadRef, Place, Usage};
+use throughline_protocol::entry::{Authority, Body, Entry, Model, ModelResponse, Place, Usage};
 use throughline_protocol::id::{EntryCid, Seq};
 use throughline_protocol::payload::{PayloadDraft, ResponseWords, Words};
 use throughline_protocol::sign::SigningKey;
@@ -32,8 +32,16 @@ pub(super) struct Forged {
 
 /// A session as far as one signer wrote it.
 struct Prefix {
-    entries: Vec<(Entry, EntryCid, Vec<u8>, Option<Vec<u8>>)>,
+    entries: Vec<Held>,
     controls: Vec<(Control, Vec<u8>)>,
+}
+
+/// An entry and its bytes.
+struct Held {
+    entry: Entry,
+    cid: EntryCid,
+    bytes: Vec<u8>,
+    payload: Option<Vec<u8>>,
 }
 
 /// Signs one more entry of the session in `car`, with the node key of `home`, on the last entry of that key.
@@ -57,22 +65,22 @@ impl Prefix {
         while let Some(item) = reader.next() {
             match item? {
                 SessionItem::Genesis(entry) | SessionItem::Entry(entry) => {
-                    let bytes = entry.bytes().to_vec();
-                    prefix.entries.push((entry.value().clone(), entry.cid(), bytes, None));
+                    let (bytes, cid) = (entry.bytes().to_vec(), entry.cid());
+                    prefix.entries.push(Held { entry: entry.value().clone(), cid, bytes, payload: None });
                 }
                 SessionItem::Control(control) => {
                     prefix.controls.push((control.value().clone(), control.bytes().to_vec()));
                 }
                 SessionItem::Payload { block, .. } => {
                     if let Some(last) = prefix.entries.last_mut() {
-                        last.3 = Some(block.bytes().to_vec());
+                        last.payload = Some(block.bytes().to_vec());
                     }
                 }
                 SessionItem::Config { .. } | SessionItem::File { .. } => {}
             }
         }
         reader.finish()?;
-        let last = prefix.entries.iter().rposition(|(entry, ..)| entry.signer == key.principal());
+        let last = prefix.entries.iter().rposition(|held| held.entry.signer == key.principal());
         let last =
             last.ok_or_else(|| Reject::new(Code::Incomplete, "the server signed nothing in this session"))?;
         prefix.entries.truncate(last + 1);
@@ -80,48 +88,52 @@ impl Prefix {
     }
 
     fn forge(&self, key: &SigningKey, salt: [u8; 32]) -> Result<Forged, Reject> {
-        let [(genesis, genesis_cid, ..), ..] = &self.entries[..] else {
+        let ([genesis, rest @ ..], Some(head)) = (&self.entries[..], self.entries.last()) else {
             return Err(Code::Incomplete.into());
         };
-        let (head, head_cid, ..) = &self.entries[self.entries.len() - 1];
-        let mut skips = SkipPath::genesis(*genesis_cid);
-        self.entries[1..].iter().for_each(|(_, cid, ..)| skips.push(*cid));
-        let skip = skips.next_skip().1;
         let (body, words) = last_words();
-        let (payload, named): (Vec<u8>, PayloadRef) = PayloadDraft::new(words).build(&body, salt)?;
+        let (payload, named) = PayloadDraft::new(words).build(&body, salt)?;
+        let owner = genesis.entry.owner();
         let entry = Entry {
-            ts: head.ts,
+            ts: head.entry.ts,
             signer: key.principal(),
-            authority: head.capability().map(|capability| Authority { space: genesis.owner(), capability }),
-            place: Some(Place {
-                genesis: *genesis_cid,
-                prev: *head_cid,
-                seq: head.seq().next(),
-                epoch: head.epoch(),
-                skip: (skip != *head_cid).then_some(skip),
-            }),
+            authority: head.entry.capability().map(|capability| Authority { space: owner, capability }),
+            place: Some(self.next_place(genesis, head)),
             body,
             payload: Some(named),
             ext: None,
         };
         let signed = build::sign(entry, key)?;
         let mut car = Vec::new();
-        let mut blocks = self.entries.iter().map(|(_, _, entry, payload)| blocks(entry, payload.as_deref()));
-        let first = blocks.next().ok_or(Code::Incomplete)?;
         let controls = self.controls.iter().map(|(control, bytes)| (control, bytes.as_slice()));
-        let mut writer = SessionWriter::begin(&mut car, signed.cid(), &first, controls);
-        blocks.for_each(|entry| writer.entry(&mut car, &entry));
-        writer.entry(&mut car, &blocks_of(signed.bytes(), &payload));
+        let mut writer = SessionWriter::begin(&mut car, signed.cid(), &genesis.blocks(), controls);
+        rest.iter().for_each(|held| writer.entry(&mut car, &held.blocks()));
+        writer.entry(&mut car, &blocks(signed.bytes(), Some(&payload)));
         Ok(Forged { car, cid: signed.cid(), seq: signed.value().seq() })
+    }
+
+    fn next_place(&self, genesis: &Held, head: &Held) -> Place {
+        let mut skips = SkipPath::genesis(genesis.cid);
+        self.entries.iter().skip(1).for_each(|held| skips.push(held.cid));
+        let skip = skips.next_skip().1;
+        Place {
+            genesis: genesis.cid,
+            prev: head.cid,
+            seq: head.entry.seq().next(),
+            epoch: head.entry.epoch(),
+            skip: (skip != head.cid).then_some(skip),
+        }
+    }
+}
+
+impl Held {
+    fn blocks(&self) -> EntryBlocks<'_> {
+        blocks(&self.bytes, self.payload.as_deref())
     }
 }
 
 fn blocks<'a>(entry: &'a [u8], payload: Option<&'a [u8]>) -> EntryBlocks<'a> {
     EntryBlocks { entry, payload, config: None, files: &[] }
-}
-
-fn blocks_of<'a>(entry: &'a [u8], payload: &'a [u8]) -> EntryBlocks<'a> {
-    blocks(entry, Some(payload))
 }
 
 fn last_words() -> (Body, Words) {

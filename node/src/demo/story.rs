@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::facts::{at, hold, list, number, text};
+use super::actor::Actor;
+use super::facts::{at, await_grants, hold, list, number, text};
 use super::stage::Stage;
 use super::{Line, Transcript, aftermath};
 use crate::api::client::Call;
@@ -72,11 +73,18 @@ async fn set_up(stage: &mut Stage) -> Answer<String> {
         node.serve().await?;
     }
     introduce(stage).await?;
-    for server in ["server-a", "server-b"] {
-        let agent = format!("hm://{owner}/claude-code");
-        stage.desktop.done(&["grant", server, "--agent", &agent, "--role", "writer", "--yes"]).await?;
+    let agent = format!("hm://{owner}/claude-code");
+    for server in [&stage.server_a, &stage.server_b] {
+        stage.desktop.done(&["grant", server.name(), "--agent", &agent, "--role", "writer"]).await?;
+        await_grants(&server.api(), &principal_of(server).await?, "active").await?;
     }
     Ok(owner)
+}
+
+/// The principal that a node signs as.
+pub(super) async fn principal_of(node: &Actor) -> Answer<String> {
+    let shown = node.api().ask(Call::get("/v1/node")).await?;
+    text(&shown, "/principal").map(str::to_owned)
 }
 
 /// Makes the owner's nodes know each other. The stranger knows server B only.
