@@ -1,6 +1,10 @@
 //! One integration binary: it links once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod cli;
+mod demo;
 mod import;
+mod journeys;
 mod store;
+mod support;
 mod vectors;
