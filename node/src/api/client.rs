@@ -81,8 +81,7 @@ impl<'a> Call<'a> {
     /// A request with another body.
     #[must_use]
     pub fn body(method: Method, path: &'a str, content_type: &str, body: impl Into<Body>) -> Self {
-        Call { method, path, headers: Vec::new(), body: body.into() }
-            .header("content-type", content_type)
+        Call { method, path, headers: Vec::new(), body: body.into() }.header("content-type", content_type)
     }
 
     /// With a header.
@@ -140,7 +139,9 @@ impl Client {
                 }
             }
             Endpoint::Socket(path) => exchange(UnixStream::connect(path).await, request).await?,
-            Endpoint::Http { authority, .. } => exchange(TcpStream::connect(authority).await, request).await?,
+            Endpoint::Http { authority, .. } => {
+                exchange(TcpStream::connect(authority).await, request).await?
+            }
         };
         let (parts, body) = response.into_parts();
         Ok(Reply { status: parts.status, headers: parts.headers, body })
@@ -154,9 +155,8 @@ impl Client {
         let reply = self.send(call).await?;
         let status = reply.status;
         let bytes = reply.bytes().await?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|_| {
-            Problem::new(Code::Internal, format!("the node answered {status} without JSON"))
-        })?;
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|_| Problem::new(Code::Internal, format!("the node answered {status} without JSON")))?;
         if status.is_success() {
             Ok(value)
         } else {
@@ -228,7 +228,8 @@ async fn exchange<S>(stream: io::Result<S>, request: Request<Body>) -> Answer<ax
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let stream = stream.map_err(|error| Problem::new(Code::Unreachable, format!("no node answers: {error}")))?;
+    let stream =
+        stream.map_err(|error| Problem::new(Code::Unreachable, format!("no node answers: {error}")))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| went_away(&error))?;

@@ -36,9 +36,15 @@ fn a_local_program_with_the_token_passes() {
 #[test]
 fn other_hosts_are_refused() {
     let auth = bearer();
-    for host in
-        ["evil.example", "evil.example:7420", "localhost.:7420", "LOCALHOST", "127.1", "0.0.0.0", "[::ffff:127.0.0.1]"]
-    {
+    for host in [
+        "evil.example",
+        "evil.example:7420",
+        "localhost.:7420",
+        "LOCALHOST",
+        "127.1",
+        "0.0.0.0",
+        "[::ffff:127.0.0.1]",
+    ] {
         let code = judge("GET", "/v1/status", &[("host", host), ("authorization", &auth)]);
         assert_eq!(code, Some(Code::ApiHost), "{host}");
     }
@@ -50,7 +56,9 @@ fn other_hosts_are_refused() {
 #[test]
 fn web_pages_are_refused() {
     let auth = bearer();
-    let with = |name, value| judge("GET", "/v1/status", &[("host", "localhost"), ("authorization", &auth), (name, value)]);
+    let with = |name, value| {
+        judge("GET", "/v1/status", &[("host", "localhost"), ("authorization", &auth), (name, value)])
+    };
     assert_eq!(with("origin", "https://evil.example"), Some(Code::ApiOrigin));
     assert_eq!(with("origin", "null"), Some(Code::ApiOrigin));
     assert_eq!(with("origin", "http://localhost:7420"), None);
@@ -88,7 +96,12 @@ fn bodies_have_a_known_type() {
         judge(
             "POST",
             path,
-            &[("host", "localhost"), ("authorization", &auth), ("content-type", ctype), ("content-length", "2")],
+            &[
+                ("host", "localhost"),
+                ("authorization", &auth),
+                ("content-type", ctype),
+                ("content-length", "2"),
+            ],
         )
     };
     assert_eq!(post("/v1/sessions", "application/json; charset=utf-8"), None);

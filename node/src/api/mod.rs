@@ -69,7 +69,6 @@ impl App {
 }
 
 /// The router; without a gate it is for this process only.
-#[must_use]
 pub fn router(app: App, gate: Option<Arc<Gate>>) -> Router {
     let router = routes::all().with_state(app);
     match gate {

@@ -43,7 +43,11 @@ pub const ROUTES: &[Route] = &[
     get("/v1/status", &["session"], "Who holds what and who has which head"),
     get("/v1/resolve", &["s"], "A session reference to a session id"),
     get("/v1/sessions", &["agent", "owner", "state", "limit", "cursor"], "The sessions held here"),
-    post("/v1/sessions", JSON, "A draft session; with firstEntry the session and its first entry in one commit"),
+    post(
+        "/v1/sessions",
+        JSON,
+        "A draft session; with firstEntry the session and its first entry in one commit",
+    ),
     get("/v1/sessions/{session}", &[], "One session"),
     get("/v1/sessions/{session}/base", &[], "What a signer of the next entry needs"),
     get("/v1/sessions/{session}/anchor", &[], "What an owner's Ref at the head would say"),
@@ -135,7 +139,11 @@ pub const ROUTES: &[Route] = &[
     post("/v1/sessions/{session}/moves", JSON, "Begin a move"),
     get("/v1/sessions/{session}/moves/{move}", &["waitMs"], "A move; waits for its next state if asked"),
     post("/v1/sessions/{session}/moves/{move}/confirm", JSON, "Go on although the target lacks something"),
-    post("/v1/sessions/{session}/moves/{move}/handoff", CBOR, "The owner-signed handoff: no way back from here"),
+    post(
+        "/v1/sessions/{session}/moves/{move}/handoff",
+        CBOR,
+        "The owner-signed handoff: no way back from here",
+    ),
     post("/v1/sessions/{session}/moves/{move}/resume", JSON, "Go on after a crash or a lost reply"),
     post("/v1/sessions/{session}/moves/{move}/abort", JSON, "Roll back, while there is a way back"),
     Route {
@@ -188,7 +196,9 @@ fn operation(route: &Route) -> Value {
     let in_path = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameters: Vec<Value> = in_path
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-        .chain(route.query.iter().map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}})))
+        .chain(
+            route.query.iter().map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}})),
+        )
         .collect();
     let content = |types: &[&str]| -> Value {
         types.iter().map(|kind| ((*kind).to_owned(), json!({}))).collect::<Map<_, _>>().into()

@@ -6,19 +6,17 @@
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
-use throughline_protocol::fork::{Controls, Ending, Holds, Mark};
+use throughline_protocol::fork::{Controls, Holds, Mark};
 use throughline_protocol::id::{EntryCid, SessionId};
 use throughline_protocol::limits;
-use throughline_protocol::verify::{Ancestry, Verifier, VerifiedSegment};
+use throughline_protocol::verify::{Ancestry, VerifiedSegment, Verifier};
 use throughline_protocol::view::EntryDraft;
-use throughline_store::{
-    AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, SessionState, Used,
-};
+use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, Used};
 
 use super::base::{Standing, head_moved, standing};
 use super::controls::{controls_of, grant_of};
 use super::seal_up::{links_of, sign_on};
-use super::{Node, now, random, shape, summary};
+use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
 
 /// What to append.
@@ -26,14 +24,27 @@ use crate::api::error::{Answer, Problem};
 pub struct AppendRequest {
     /// The session.
     pub session: SessionId,
-    /// The head that the caller built on.
-    pub base: EntryCid,
+    /// The head that the caller built on. Only the first append to a draft may leave it out.
+    pub base: Option<EntryCid>,
     /// The entries, in order; all or nothing.
     pub entries: Vec<EntryDraft>,
     /// The request's key and the sha-256 of its body.
     pub key: Option<(String, [u8; 32])>,
     /// Check everything and store nothing.
     pub dry_run: bool,
+}
+
+/// Whether something is done, or only tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Real,
+    DryRun,
+}
+
+impl Use {
+    pub(super) fn of(dry_run: bool) -> Self {
+        if dry_run { Use::DryRun } else { Use::Real }
+    }
 }
 
 /// What an append gave.
@@ -68,22 +79,38 @@ impl Node {
     /// `E_NOT_FOUND_YET`, `E_IDEMPOTENCY`, `E_HEAD_MOVED`, `E_FROZEN`, `E_RETIRED`, `E_FENCED`, `E_SEALED`, `E_NOT_HOLDER`, `E_REVOKED`, `E_CAP_MISSING`,
     /// `E_SIGN_GUARD`, or what the schema refuses. Nothing is stored then.
     pub fn append(&self, request: &AppendRequest) -> Answer<Appended> {
+        let turn = self.turn(request.session);
         let reader = self.reader()?;
         if let Some(appended) = replay(&reader, request)? {
             return Ok(appended);
         }
         if request.entries.is_empty() || request.entries.len() > limits::APPEND_ENTRIES_MAX {
-            let what = format!("expected 1 to {} entries, got {}", limits::APPEND_ENTRIES_MAX, request.entries.len());
+            let what = format!(
+                "expected 1 to {} entries, got {}",
+                limits::APPEND_ENTRIES_MAX,
+                request.entries.len()
+            );
             return Err(Problem::new(Code::ApiBody, what));
         }
-        let standing = standing(&reader, request.session)?;
-        self.may_sign(&reader, &standing)?;
-        if request.base != standing.state.tip().cid {
-            return Err(head_moved(&reader, &standing, request.base)?);
+        if let Some(appended) = self.append_to_draft(request)? {
+            return Ok(appended);
         }
-        let controls = controls_of(&reader, standing.row.owner, Some(request.session))?;
+        let genesis = request.session.genesis();
+        if request.base.is_none_or(|base| base == genesis) && reader.session(request.session)?.is_none() {
+            // Only a draft has no other entry to build on.
+            return Err(Problem::from(Code::DraftGone).hint("post the session again with its first entry"));
+        }
+        let standing = standing(&reader, request.session)?;
+        let base = request.base.ok_or_else(|| {
+            Problem::new(Code::ApiBody, "the body needs `base`: the head that the entries were built on")
+        })?;
+        self.may_sign(&reader, &standing)?;
+        if base != standing.state.tip().cid {
+            return Err(head_moved(&reader, &standing, base)?);
+        }
+        let controls = controls_of(&reader, standing.row.owner, None)?;
         let segment = self.sign_entries(&reader, &standing, controls, &request.entries)?;
-        let answer = answer_of(request.session, &segment, false);
+        let answer = answer_of(request.session, &segment, Use::of(request.dry_run));
         if request.dry_run {
             return Ok(Appended { answer, replayed: false });
         }
@@ -96,54 +123,21 @@ impl Node {
                 result: answer.to_string().into_bytes(),
                 expires: None,
             }),
-            links: links_of(segment.entries())?,
+            links: links_of(&reader, segment.entries())?,
             summary: summary::after_extension(Some(&standing.row), &segment)?,
             ..AdoptOptions::at(now())
         };
+        let told = options.summary.is_some();
         let appended = match self.store().adopt(segment, options)? {
             Adopted::Now { .. } => Appended { answer, replayed: false },
             Adopted::Replayed { result } => kept(&result)?,
         };
+        drop(turn);
+        if !told {
+            self.judge_again(request.session)?;
+        }
         self.after_commit(request.session);
         Ok(appended)
-    }
-
-    /// Whether this node may sign the next entry as holder.
-    pub(super) fn may_sign(&self, reader: &Reader, standing: &Standing) -> Answer<()> {
-        let (row, state) = (&standing.row, &standing.state);
-        let at = |problem: Problem| {
-            problem
-                .with("session", row.session.to_string())
-                .with("head", shape::mark(&state.tip()))
-                .with("holder", state.holder().map(|holder| holder.to_string()))
-                .hint(format!("throughline status {}", row.session.short()))
-        };
-        match row.state {
-            SessionState::Frozen { epoch, .. } => {
-                return Err(at(Problem::new(Code::Frozen, format!("frozen at epoch {epoch} for a handoff"))));
-            }
-            SessionState::Retired { epoch } => {
-                return Err(at(Problem::new(Code::Retired, format!("handed over after epoch {epoch}"))));
-            }
-            SessionState::Active => {}
-        }
-        if matches!(row.summary.verdict.as_str(), "forked" | "frozen") {
-            let code = if row.summary.verdict == "forked" { Code::Equivocation } else { Code::OwnerEquivocation };
-            return Err(at(Problem::new(code, "two histories are held; the owner has to decide")));
-        }
-        if state.position().ending == Ending::Sealed {
-            return Err(at(Problem::new(Code::Sealed, format!("sealed at seq {}", state.tip().seq))));
-        }
-        if row.fence > state.tip().epoch {
-            return Err(at(Problem::new(Code::Fenced, format!("epoch {} has begun elsewhere", row.fence))));
-        }
-        if state.holder() != Some(self.principal()) {
-            let holder = state.holder().map_or_else(|| "nobody".to_owned(), |holder| holder.short());
-            return Err(at(Problem::new(Code::NotHolder, format!("{holder} holds the session in this epoch"))));
-        }
-        reader
-            .check_guard(row.session, state.tip().epoch, state.tip())?
-            .map_err(|guard| at(Problem::new(Code::SignGuard, guard.to_string())))
     }
 
     fn sign_entries(
@@ -156,7 +150,8 @@ impl Node {
         let (session, owner, agent) = (standing.row.session, standing.row.owner, standing.state.agent());
         let granted = grant_of(&controls, owner, self.principal(), Role::Writer, Some((session, agent)));
         let authority = granted.authority(owner, self.principal(), agent)?;
-        let mut verifier = Verifier::resume(standing.state.clone(), controls).with_ancestry(Held { reader, session });
+        let mut verifier =
+            Verifier::resume(standing.state.clone(), controls).with_ancestry(Held { reader, session });
         for (at, draft) in entries.iter().enumerate() {
             sign_on(&mut verifier, draft, Some(authority), now(), random()?, self.key())
                 .map_err(|problem| problem.with("entry", at))?;
@@ -171,14 +166,17 @@ fn replay(reader: &Reader, request: &AppendRequest) -> Answer<Option<Appended>> 
     match reader.idempotency(&Scope::Session(request.session), key, hash)? {
         Used::Never => Ok(None),
         Used::Same(result) => kept(&result).map(Some),
-        Used::Other => Err(Problem::new(Code::Idempotency, format!("key `{}` stands for another request", clean(key)))),
+        Used::Other => {
+            Err(Problem::new(Code::Idempotency, format!("key `{}` stands for another request", clean(key))))
+        }
     }
 }
 
 /// A kept answer, marked as a repeat.
 pub(super) fn kept(result: &[u8]) -> Answer<Appended> {
-    let mut answer: Value = serde_json::from_slice(result)
-        .map_err(|_| Problem::new(Code::StoreCorrupt, "the kept answer of an idempotency key is not readable"))?;
+    let mut answer: Value = serde_json::from_slice(result).map_err(|_| {
+        Problem::new(Code::StoreCorrupt, "the kept answer of an idempotency key is not readable")
+    })?;
     answer["replayed"] = true.into();
     Ok(Appended { answer, replayed: true })
 }
@@ -187,8 +185,8 @@ fn clean(key: &str) -> String {
     key.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// The answer object of an append.
-pub(super) fn answer_of(session: SessionId, segment: &VerifiedSegment, replayed: bool) -> Value {
+/// The answer object of an append that is made now, or that would be.
+pub(super) fn answer_of(session: SessionId, segment: &VerifiedSegment, use_of: Use) -> Value {
     let entries: Vec<Value> = segment
         .entries()
         .iter()
@@ -205,6 +203,6 @@ pub(super) fn answer_of(session: SessionId, segment: &VerifiedSegment, replayed:
     json!({
         "v": 1, "kind": "append", "session": session.to_string(), "entries": entries,
         "head": {"cid": tip.cid.to_string(), "seq": tip.seq.get()}, "epoch": tip.epoch.get(),
-        "replayed": replayed, "durable": true,
+        "replayed": false, "durable": use_of == Use::Real,
     })
 }

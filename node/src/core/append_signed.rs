@@ -5,24 +5,25 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use throughline_protocol::block::{Signed, sha256};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
-use throughline_protocol::fork::Ending;
+use throughline_protocol::fork::Mark;
 use throughline_protocol::id::SessionId;
 use throughline_protocol::limits;
 use throughline_protocol::payload::{Payload, Words};
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::verify::{Prechecked, Pushed, Verifier};
-use throughline_store::{AdoptOptions, Adopted, Idempotency, PutControls, Scope, SessionState, Used};
+use throughline_protocol::verify::{Prechecked, Pushed, VerifiedSegment, Verifier};
+use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, Used};
 
-use super::append::{Appended, Held, answer_of, kept};
-use super::base::{head_moved, standing};
+use super::append::{Appended, Held, Use, answer_of, kept};
+use super::base::{Standing, head_moved, need_session, standing};
 use super::controls::controls_of;
 use super::evaluate::Arrived;
 use super::seal_up::links_of;
-use super::{Node, now, shape, summary};
+use super::{Node, now, summary};
 use crate::api::error::{Answer, Problem};
 
 /// A signed entry with what came along.
@@ -44,7 +45,7 @@ impl Node {
     /// Takes a signed entry into the chain, as its holder.
     ///
     /// # Errors
-    /// `E_HEAD_MOVED` with what to sign on; `E_NOT_HOLDER`, `E_FROZEN`, `E_RETIRED`, `E_SEALED`; `W_FUTURE` for an entry that is too far ahead of
+    /// `E_HEAD_MOVED` with what to sign on; `E_NOT_HOLDER`, `E_FROZEN`, `E_RETIRED`, `E_SEALED`, `E_REVOKED`; `W_FUTURE` for an entry that is too far ahead of
     /// this clock; or what the verifier refuses.
     pub fn append_signed(&self, request: &SignedAppend) -> Answer<Appended> {
         let mut keys = VerifyingKeys::default();
@@ -52,11 +53,19 @@ impl Node {
         if signed.value().session(signed.cid()) != request.session {
             return Err(Problem::new(Code::SessionMismatch, "the entry is of another session"));
         }
-        let grants: Vec<Signed<Control>> = request
-            .grants
-            .iter()
-            .map(|bytes| Signed::check(bytes.as_slice(), &mut keys))
-            .collect::<Result<_, _>>()?;
+        let owner = signed.value().owner();
+        let mut grants: Vec<Signed<Control>> = Vec::new();
+        for bytes in &request.grants {
+            let control = Signed::<Control>::check(bytes.as_slice(), &mut keys)?;
+            // What comes along has to be the owner's: nothing else can allow the entry, and nothing else is stored.
+            match control.value() {
+                Control::Capability(capability) if capability.signer == owner => grants.push(control),
+                Control::Capability(_) | Control::Tombstone(_) | Control::Ref(_) => {
+                    let what = "expected capabilities of the owner in `grants`";
+                    return Err(Problem::new(Code::CapIssuer, what));
+                }
+            }
+        }
         let checked = Prechecked::of(signed, request.payload.clone())?;
         if opens(checked.signed().value()) {
             return self.take_opening(request, checked, grants);
@@ -71,21 +80,28 @@ impl Node {
         checked: Prechecked,
         grants: Vec<Signed<Control>>,
     ) -> Answer<Appended> {
-        let cid = checked.signed().cid();
-        let (seq, epoch) = (checked.signed().value().seq(), checked.signed().value().epoch());
-        let type_name = checked.signed().value().body.type_name();
-        if !request.dry_run {
-            self.store().run(PutControls { controls: grants, at: now() })?;
-            let arrived = Arrived { entries: vec![checked], ..Arrived::default() };
-            self.take_in(request.session, arrived)?;
+        let session = request.session;
+        let entry = checked.signed().clone();
+        let reader = self.reader()?;
+        need_session(&reader, session)?;
+        if reader.entry(entry.cid())?.is_some_and(|(held, _)| held == session) {
+            let row = need_session(&reader, session)?;
+            return Ok(Appended {
+                answer: opening_answer(&entry, &row.summary.verdict, row.tip, Told::Again),
+                replayed: true,
+            });
         }
-        let answer = serde_json::json!({
-            "v": 1, "kind": "append", "session": request.session.to_string(),
-            "entries": [{"cid": cid.to_string(), "seq": seq.get(), "type": type_name}],
-            "head": {"cid": cid.to_string(), "seq": seq.get()}, "epoch": epoch.get(),
-            "replayed": false, "durable": !request.dry_run,
-        });
-        Ok(Appended { answer, replayed: false })
+        let arrived = Arrived { entries: vec![checked], controls: grants, ..Arrived::default() };
+        let (told, evaluated) = if request.dry_run {
+            (Told::DryRun, self.try_in(session, &arrived)?)
+        } else {
+            (Told::Now, self.take_in(session, arrived)?)
+        };
+        if let Some((_, reject)) = evaluated.refused {
+            return Err(reject.into());
+        }
+        let tip = evaluated.tip.ok_or(Code::Internal)?;
+        Ok(Appended { answer: opening_answer(&entry, &evaluated.verdict, tip, told), replayed: false })
     }
 
     fn order(
@@ -94,8 +110,9 @@ impl Node {
         checked: Prechecked,
         grants: Vec<Signed<Control>>,
     ) -> Answer<Appended> {
-        let reader = self.reader()?;
         let session = request.session;
+        let turn = self.turn(session);
+        let reader = self.reader()?;
         let message = message_key(&checked)?;
         if let Some(key) = &message
             && let Used::Same(result) =
@@ -104,41 +121,17 @@ impl Node {
             return kept(&result);
         }
         let standing = standing(&reader, session)?;
-        let entry = checked.signed().value();
-        if let Some((held, stored)) = reader.entry(checked.signed().cid())?
-            && held == session
-        {
-            let mark = serde_json::json!({"cid": stored.cid.to_string(), "seq": stored.seq.get()});
-            let answer = serde_json::json!({
-                "v": 1, "kind": "append", "session": session.to_string(), "entries": [mark], "head": mark,
-                "epoch": entry.epoch().get(), "replayed": true, "durable": true,
-            });
-            return Ok(Appended { answer, replayed: true });
+        let tip = standing.state.tip();
+        if reader.is_ancestor(session, checked.signed().cid(), tip.seq)? {
+            return Ok(Appended { answer: held_answer(checked.signed()), replayed: true });
         }
-        self.may_order(&standing)?;
-        let base = entry.prev().ok_or(Code::PrevMissing)?;
-        if base != standing.state.tip().cid {
-            return Err(head_moved(&reader, &standing, base)?);
-        }
-        let ahead = entry.ts.get().saturating_sub(now().get());
-        if ahead > limits::FUTURE_TS_MS_MAX {
-            return Err(Problem::new(Code::Future, format!("the entry is {} s ahead of this clock", ahead / 1000)));
-        }
-        let mut controls = controls_of(&reader, standing.row.owner, Some(session))?;
-        for grant in &grants {
-            controls.insert(grant);
-        }
-        let mut verifier = Verifier::resume(standing.state.clone(), controls)
-            .with_ancestry(Held { reader: &reader, session });
-        if !matches!(verifier.link(checked)?, Pushed::Linked(..)) {
-            return Err(head_moved(&reader, &standing, base)?);
-        }
-        let segment = verifier.finish()?.ok_or(Code::Internal)?;
-        let answer = answer_of(session, &segment, false);
+        let (segment, own) = self.place(&reader, &standing, checked, &grants)?;
+        let answer = answer_of(session, &segment, Use::of(request.dry_run));
         if request.dry_run {
             return Ok(Appended { answer, replayed: false });
         }
         let options = AdoptOptions {
+            guard: own,
             idempotency: message.map(|key| Idempotency {
                 scope: Scope::Session(session),
                 request: sha256(key.as_bytes()),
@@ -147,51 +140,109 @@ impl Node {
                 expires: None,
             }),
             controls: grants,
-            links: links_of(segment.entries())?,
+            links: links_of(&reader, segment.entries())?,
             summary: summary::after_extension(Some(&standing.row), &segment)?,
             ..AdoptOptions::at(now())
         };
+        let is_told = options.summary.is_some();
         let appended = match self.store().adopt(segment, options)? {
             Adopted::Now { .. } => Appended { answer, replayed: false },
             Adopted::Replayed { result } => kept(&result)?,
         };
+        drop(turn);
+        if !is_told {
+            self.judge_again(session)?;
+        }
         self.after_commit(session);
         Ok(appended)
     }
 
-    /// Whether this node orders entries of the session: it holds it and is not on its way out.
-    fn may_order(&self, standing: &super::base::Standing) -> Answer<()> {
-        let (row, state) = (&standing.row, &standing.state);
-        let problem = |code, what: String| {
-            Err(Problem::new(code, what)
-                .with("session", row.session.to_string())
-                .with("head", shape::mark(&state.tip()))
-                .with("holder", state.holder().map(|holder| holder.to_string()))
-                .hint(format!("throughline status {}", row.session.short())))
-        };
-        match row.state {
-            SessionState::Frozen { epoch, .. } => {
-                return problem(Code::Frozen, format!("frozen at epoch {epoch} for a handoff"));
-            }
-            SessionState::Retired { epoch } => {
-                return problem(Code::Retired, format!("handed over after epoch {epoch}"));
-            }
-            SessionState::Active => {}
+    /// Verifies an entry on the tip. An entry by this node's own key goes through the sign guard like any that is made here.
+    fn place(
+        &self,
+        reader: &Reader,
+        standing: &Standing,
+        checked: Prechecked,
+        grants: &[Signed<Control>],
+    ) -> Answer<(VerifiedSegment, GuardUse)> {
+        self.may_sign(reader, standing)?;
+        let (session, owner) = (standing.row.session, standing.row.owner);
+        let entry = checked.signed().value();
+        let base = entry.prev().ok_or(Code::PrevMissing)?;
+        if base != standing.state.tip().cid {
+            return Err(head_moved(reader, standing, base)?);
         }
-        if state.position().ending == Ending::Sealed {
-            return problem(Code::Sealed, format!("sealed at seq {}", state.tip().seq));
+        let ahead = entry.ts.get().saturating_sub(now().get());
+        if ahead > limits::FUTURE_TS_MS_MAX {
+            return Err(Problem::new(
+                Code::Future,
+                format!("the entry is {} s ahead of this clock", ahead / 1000),
+            ));
         }
-        if state.holder() == Some(self.principal()) {
-            Ok(())
+        let mut controls = controls_of(reader, owner, None)?;
+        for grant in grants {
+            controls.insert(grant);
+        }
+        if let Some(authority) = entry.authority
+            && controls.revoked_by(&authority.capability, owner).is_some()
+        {
+            // It would be anchored by the next entry of the holder, and count for ever.
+            let what =
+                format!("the grant {} of {} was revoked", authority.capability.short(), entry.signer.short());
+            return Err(Problem::new(Code::Revoked, what));
+        }
+        let guard = if entry.signer == self.principal() {
+            GuardUse::Signed(self.principal())
         } else {
-            problem(Code::NotHolder, "only the holder puts entries in order; send it there".to_owned())
+            GuardUse::Untouched
+        };
+        let mut verifier =
+            Verifier::resume(standing.state.clone(), controls).with_ancestry(Held { reader, session });
+        if !matches!(verifier.link(checked)?, Pushed::Linked(..)) {
+            return Err(head_moved(reader, standing, base)?);
         }
+        Ok((verifier.finish()?.ok_or(Code::Internal)?, guard))
     }
+}
+
+/// What is said about an entry that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Now,
+    Again,
+    DryRun,
+}
+
+fn opening_answer(entry: &Signed<Entry>, verdict: &str, tip: Mark, told: Told) -> Value {
+    let value = entry.value();
+    json!({
+        "v": 1, "kind": "append", "session": value.session(entry.cid()).to_string(),
+        "entries": [entry_mark(entry)], "head": {"cid": tip.cid.to_string(), "seq": tip.seq.get()},
+        "epoch": tip.epoch.get(), "verdict": verdict, "replayed": told == Told::Again, "durable": told != Told::DryRun,
+    })
+}
+
+/// The answer for an entry that is on the chain already.
+fn held_answer(entry: &Signed<Entry>) -> Value {
+    let value = entry.value();
+    json!({
+        "v": 1, "kind": "append", "session": value.session(entry.cid()).to_string(),
+        "entries": [entry_mark(entry)],
+        "head": {"cid": entry.cid().to_string(), "seq": value.seq().get()}, "epoch": value.epoch().get(),
+        "replayed": true, "durable": true,
+    })
+}
+
+fn entry_mark(entry: &Signed<Entry>) -> Value {
+    let value = entry.value();
+    json!({"cid": entry.cid().to_string(), "seq": value.seq().get(), "type": value.body.type_name()})
 }
 
 /// Whether an entry opens an epoch.
 fn opens(entry: &Entry) -> bool {
-    entry.authority.is_none() && entry.body.may_open() && matches!(entry.body, Body::Handoff(_) | Body::Seal(_))
+    entry.authority.is_none()
+        && entry.body.may_open()
+        && matches!(entry.body, Body::Handoff(_) | Body::Seal(_))
 }
 
 /// The key under which a repeated message is known, although it was signed again on another head.

@@ -1,7 +1,7 @@
 //! Control blobs that arrive: owner-signed grants, revocations and Refs. They are stored, then every session that they
 //! concern is judged again.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use throughline_protocol::block::Signed;
@@ -14,6 +14,7 @@ use throughline_store::{PutControls, Reader, Stored};
 
 use super::base::standing;
 use super::controls::controls_of;
+use super::scene::Scene;
 use super::{Node, now, shape};
 use crate::api::error::{Answer, Problem};
 
@@ -31,13 +32,22 @@ pub enum ControlKind {
     Ref,
 }
 
+/// Whether what is checked is also kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// It is.
+    Store,
+    /// It is only checked.
+    DryRun,
+}
+
 impl Node {
     /// Takes a control blob from a program on this machine.
     ///
     /// # Errors
     /// What decoding refuses, `E_TYPE` for another kind, `E_CAP_ROLE` for a capability that grants nothing, `E_REF_MISMATCH`, `E_CLASS` and the
     /// other codes of a Ref's check.
-    pub fn take_control(&self, kind: ControlKind, bytes: &[u8]) -> Answer<Value> {
+    pub fn take_control(&self, kind: ControlKind, bytes: &[u8], use_of: Keeping) -> Answer<Value> {
         let signed = Signed::<Control>::check(bytes, &mut VerifyingKeys::default())?;
         match (kind, signed.value()) {
             (ControlKind::Capability, Control::Capability(capability)) => {
@@ -48,7 +58,13 @@ impl Node {
             _ => return Err(Problem::new(Code::Type, "this route takes another kind of blob")),
         }
         let cid = signed.cid();
-        let outcome = self.take_controls(vec![signed])?;
+        let outcome = match use_of {
+            Keeping::Store => self.take_controls(vec![signed])?,
+            Keeping::DryRun => {
+                let held = self.reader()?.control(&cid.cid())?.is_some();
+                ControlsTaken { new: usize::from(!held), changed: Vec::new() }
+            }
+        };
         Ok(json!({
             "v": 1, "kind": "control", "cid": cid.to_string(),
             "unchanged": outcome.new == 0, "sessions": outcome.changed,
@@ -65,34 +81,45 @@ impl Node {
         let new = stored.iter().filter(|stored| **stored == Stored::New).count();
         let mut changed = Vec::new();
         if new > 0 {
-            for session in self.sessions_of(&concerned)? {
-                changed.extend(self.judge_and_tell(session)?);
+            for (session, reason) in self.sessions_of(concerned)? {
+                changed.extend(self.judge_and_tell(session, reason.as_ref())?);
             }
         }
         Ok(ControlsTaken { new, changed })
     }
 
-    fn judge_and_tell(&self, session: SessionId) -> Answer<Option<Value>> {
-        let before = self.reader()?.session(session)?;
-        let evaluated = self.judge_again(session)?;
-        let from = before.map(|row| row.summary.verdict);
-        self.after_commit(session);
-        Ok((from.as_deref() != Some(evaluated.verdict.as_str())).then(|| {
-            json!({"session": session.to_string(), "from": from, "to": evaluated.verdict})
-        }))
+    /// Judges a session again; `anchor` is the Ref that came, when nothing else did.
+    fn judge_and_tell(&self, session: SessionId, anchor: Option<&Signed<Control>>) -> Answer<Option<Value>> {
+        let before = self.reader()?.session(session)?.map(|row| row.summary);
+        let evaluated = match anchor {
+            Some(anchor) => self.judge_anchor(session, anchor)?,
+            None => self.judge_again(session)?,
+        };
+        let after = self.reader()?.session(session)?.map(|row| row.summary);
+        if anchor.is_some() || after != before {
+            self.after_commit(session);
+        }
+        let from = before.map(|summary| summary.verdict);
+        Ok((from.as_deref() != Some(evaluated.verdict.as_str()))
+            .then(|| json!({"session": session.to_string(), "from": from, "to": evaluated.verdict})))
     }
 
-    fn sessions_of(&self, concerned: &[Concern]) -> Answer<BTreeSet<SessionId>> {
+    /// The sessions that are held and that the blobs may change, each with the Ref if it is but one.
+    fn sessions_of(&self, concerned: Vec<Concern>) -> Answer<BTreeMap<SessionId, Option<Signed<Control>>>> {
         let reader = self.reader()?;
-        let mut found = BTreeSet::new();
+        let mut found = BTreeMap::new();
         for concern in concerned {
             match concern {
-                Concern::Session(session) => {
-                    if reader.session(*session)?.is_some() {
-                        found.insert(*session);
+                Concern::Anchor(session, anchor) => {
+                    if reader.session(session)?.is_some() {
+                        let twice = found.contains_key(&session);
+                        found.insert(session, (!twice).then_some(*anchor));
                     }
                 }
-                Concern::Owner(owner) => found.extend(sessions_of_owner(&reader, *owner)?),
+                Concern::Owner(owner) => {
+                    let sessions = sessions_of_owner(&reader, owner)?;
+                    found.extend(sessions.into_iter().map(|session| (session, None)));
+                }
             }
         }
         Ok(found)
@@ -108,42 +135,18 @@ impl Node {
         let position = if standing.state.tip().cid == named.head {
             *standing.state.position()
         } else {
-            position_at(&reader, &standing.row, &controls, named.head)?
+            // An earlier head, or one beside the chain: an anchor may bring a tail back that was cut.
+            let row = Some(standing.row.clone());
+            Scene::held(&reader, named.session, row, controls.clone())?.position(named.head).ok_or_else(
+                || {
+                    Problem::new(Code::Incomplete, format!("head {} is not held", named.head.short()))
+                        .with("head", shape::mark(&standing.row.tip))
+                },
+            )?
         };
         check_ref(value, standing.state.facts(), &position, &controls)?;
         Ok(())
     }
-}
-
-/// Where the main chain stood after an earlier entry.
-fn position_at(
-    reader: &Reader,
-    row: &throughline_store::SessionRow,
-    controls: &throughline_protocol::fork::Controls,
-    head: throughline_protocol::id::EntryCid,
-) -> Answer<throughline_protocol::fork::Position> {
-    use std::sync::Arc;
-    use throughline_protocol::block::Decoded;
-    use throughline_protocol::entry::Entry;
-    use throughline_protocol::id::Seq;
-    use throughline_protocol::verify::{Collect, Prechecked, Verifier};
-
-    let missing = || {
-        Problem::new(Code::Incomplete, format!("head {} is not on the chain that is held", head.short()))
-            .with("head", shape::mark(&row.tip))
-    };
-    let (session, stored) = reader.entry(head)?.ok_or_else(missing)?;
-    if session != row.session {
-        return Err(missing());
-    }
-    let mut verifier = Verifier::begin(controls.clone())
-        .with_ancestry(super::append::Held { reader, session })
-        .collecting(Collect::Nothing);
-    for entry in reader.entries(session, Seq::ZERO, stored.seq)? {
-        let signed = Decoded::<Entry>::decode(Arc::<[u8]>::from(entry?.bytes))?.assume_signed();
-        verifier.link(Prechecked::of(signed, None)?)?;
-    }
-    verifier.state().map(|state| *state.position()).ok_or_else(missing)
 }
 
 /// What became of control blobs.
@@ -157,16 +160,20 @@ pub struct ControlsTaken {
 
 /// Which sessions a blob may change.
 enum Concern {
-    Session(SessionId),
+    Anchor(SessionId, Box<Signed<Control>>),
     Owner(Principal),
 }
 
 impl Concern {
     fn of(signed: &Signed<Control>) -> Option<Self> {
         match signed.value() {
-            // A grant can complete sessions that waited for it; revocation can cut any of the owner's.
+            // Revocation can cut any of the owner's sessions.
             Control::Tombstone(tombstone) => Some(Concern::Owner(tombstone.signer)),
-            Control::Ref(value) => value.session_head().ok().map(|head| Concern::Session(head.session)),
+            Control::Ref(value) => {
+                let head = value.session_head().ok()?;
+                Some(Concern::Anchor(head.session, Box::new(signed.clone())))
+            }
+            // Nothing is held that waits for a grant.
             Control::Capability(_) => None,
         }
     }

@@ -33,6 +33,7 @@ pub(crate) fn not_found(session: SessionId) -> Problem {
         "nobody that was asked has it; it may not exist, be private, or its holders may be off",
     )
     .with("session", session.to_string())
+    .with("searched", json!({"store": true, "peers": 0, "dht": false, "forMs": 0}))
     .hint(format!("throughline fetch {session}"))
 }
 
@@ -98,7 +99,8 @@ pub(crate) fn head_moved(reader: &Reader, standing: &Standing, base: EntryCid) -
             }));
         }
     }
-    let from = found.map_or_else(|| "an entry that is not on this chain".to_owned(), |seq| format!("seq {seq}"));
+    let from =
+        found.map_or_else(|| "an entry that is not on this chain".to_owned(), |seq| format!("seq {seq}"));
     Ok(Problem::new(Code::HeadMoved, format!("base is {from}, head is seq {}", tip.seq))
         .with("base", json!({"cid": base.to_string(), "seq": found.map(Seq::get)}))
         .with("head", shape::mark(&tip))

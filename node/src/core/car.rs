@@ -1,88 +1,82 @@
 //! Sessions as CAR files: in, verified before anything is stored; out, in the order of the format, streamed.
 
-use std::fs::File;
-use std::io::Read as _;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 use throughline_protocol::block::{Block, Decoded, Signed};
-use throughline_protocol::car::session::{SessionItem, SessionReader};
 use throughline_protocol::car::{EntryBlocks, SessionWriter};
 use throughline_protocol::code::Code;
 use throughline_protocol::content::Content;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
-use throughline_protocol::id::{Cid, Codec, EntryCid, Seq, SessionId, UnixMillis};
+use throughline_protocol::id::{Cid, Codec, EntryCid, Seq, SessionId};
 use throughline_protocol::payload::Payload;
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::unixfs;
-use throughline_protocol::verify::{Auditor, Prechecked};
-use throughline_store::{PayloadState, PutBlock, Reader, StoredEntry};
+use throughline_protocol::verify::Prechecked;
+use throughline_store::{LinkBlocks, PayloadState, Reader, SessionRow, SideEntry, SideStatus, StoredEntry};
 
+use super::Node;
 use super::base::need_session;
+use super::car_read::{Asked, Item, Taker, audit, for_each};
 use super::evaluate::Arrived;
-use super::files::LEASE_MS;
-use super::{Node, now};
+use super::files::Blocks;
+use super::seal_up::{blocks_of, files_of};
+use super::verify::PayloadUse;
 use crate::api::error::{Answer, Problem};
 
-/// Bytes read at a time.
-const PIECE: usize = 256 * 1024;
-/// Entries taken in at a time.
+/// Entries taken in at a time, and bytes of them.
 const BATCH: usize = 1_000;
+const BATCH_BYTES: usize = 8 << 20;
 /// Bytes of a CAR that are sent at a time, at least.
 const SEND_BYTES: usize = 256 * 1024;
-/// Blocks of files that go along with one entry.
+/// Blocks of the files of one entry.
 const FILE_BLOCKS_MAX: usize = 65_536;
+/// Entries beside the chain that are read at a time, and that go along at all.
+const SIDE_PAGE: usize = 1_000;
+const SIDE_MAX: usize = 10_000;
 
 impl Node {
+    /// The five checks over a session CAR. Nothing is stored. A file that ends early or holds something else is told in
+    /// the report, once a genesis was read.
+    ///
+    /// # Errors
+    /// `E_CAR_…` and what else reading refuses when not even a genesis stands in it.
+    pub fn verify_car(&self, spool: &Path, head: Option<EntryCid>, payloads: PayloadUse) -> Answer<Value> {
+        let (report, _) = audit(spool, Asked { head, payloads })?;
+        Ok(crate::report::verify(&report, "file"))
+    }
+
     /// Verifies a session CAR and, unless it is a dry run, adopts what it holds.
     ///
     /// # Errors
     /// `E_CAR_…`, `E_CID_MISMATCH` and whatever reading refuses. A verdict that is not valid is an answer, not an error; then nothing is
     /// adopted when the chain is corrupt or incomplete.
     pub fn take_car(&self, spool: &Path, dry_run: bool) -> Answer<Value> {
-        let read = read_car(spool)?;
-        let session = read.session;
-        let mut auditor = Auditor::over_set(session).told(read.root);
-        for control in &read.controls {
-            auditor.checked_control(control).map_err(|not_linear| Problem::from(not_linear.reason))?;
+        let (report, refused) = audit(spool, Asked { head: None, payloads: PayloadUse::Present })?;
+        if let Some(reject) = refused {
+            return Err(reject.into());
         }
-        for entry in &read.entries {
-            auditor.checked_entry(entry.clone()).map_err(|not_linear| Problem::from(not_linear.reason))?;
-        }
-        let report = auditor.report();
         let mut answer = crate::report::verify(&report, "file");
         let usable = !matches!(report.verdict.word(), "corrupt" | "incomplete");
-        answer["adopted"] = (usable && !dry_run).into();
-        if dry_run || !usable {
+        let (Some(session), true) = (report.session, usable && !dry_run) else {
+            answer["adopted"] = false.into();
             return Ok(answer);
-        }
+        };
         let was_held = self.reader()?.session(session)?.is_some();
-        self.put_car_blocks(read.blocks)?;
-        let mut controls = read.controls;
-        let mut adopted = 0;
-        let mut entries = read.entries.into_iter().peekable();
-        while entries.peek().is_some() {
-            let batch = entries.by_ref().take(BATCH).collect();
-            let arrived = Arrived { entries: batch, controls: std::mem::take(&mut controls), ..Arrived::default() };
-            adopted += self.take_in(session, arrived)?.adopted;
-        }
-        answer["adoptedEntries"] = adopted.into();
+        let mut adopting = Adopting::new(self, session);
+        for_each(spool, &mut adopting)?;
+        answer["adoptedEntries"] = adopting.finish()?.into();
+        answer["adopted"] = true.into();
         answer["created"] = (!was_held).into();
         Ok(answer)
     }
 
-    fn put_car_blocks(&self, blocks: Vec<Block>) -> Answer<()> {
-        let at = now();
-        let until = UnixMillis::new(at.get() + LEASE_MS).unwrap_or(at);
-        for block in blocks {
-            self.store().run(PutBlock::bytes(block, at, until))?;
-        }
-        Ok(())
-    }
-
-    /// Writes a session as CAR: `send` gets it piece by piece.
+    /// Writes a session as CAR: `send` gets it piece by piece. It ends with the head, since that is what the file tells: what
+    /// nobody has put in order yet stays here. In dispute, and where a tail was cut, the evidence goes along as far
+    /// as the format has room for it.
     ///
     /// # Errors
     /// `E_NOT_FOUND_YET`; `E_STORE_CORRUPT`; and what `send` gives.
@@ -94,160 +88,228 @@ impl Node {
     ) -> Answer<()> {
         let reader = self.reader()?;
         let row = need_session(&reader, session)?;
+        let root = root_of(&row);
+        let mut export = Export {
+            reader: &reader,
+            words: if with_payloads { Words::Included } else { Words::LeftOut },
+            out: Vec::with_capacity(SEND_BYTES * 2),
+            send,
+        };
+        let mut writer = export.begin(session, root.cid)?;
+        let mut side = evidence(&reader, session, root.seq)?.into_iter().peekable();
+        for stored in reader.entries(session, Seq::ZERO.next(), root.seq)? {
+            let stored = stored?;
+            // Ascending by seq, then by CID, and nothing after the root but its own seq.
+            while let Some(side) = side.next_if(|side| (side.seq, side.cid) < (stored.seq, stored.cid)) {
+                export.side(&mut writer, &side)?;
+            }
+            export.entry(&mut writer, &stored)?;
+        }
+        for side in side {
+            export.side(&mut writer, &side)?;
+        }
+        let out = std::mem::take(&mut export.out);
+        (export.send)(out)
+    }
+}
+
+/// Takes a verified file in, a batch at a time.
+struct Adopting<'n> {
+    node: &'n Node,
+    session: SessionId,
+    keys: VerifyingKeys,
+    arrived: Arrived,
+    bytes: usize,
+    blocks: Blocks,
+    /// Files in many blocks, and the seqs of the entries that name them.
+    files: BTreeSet<(Seq, Cid)>,
+    adopted: u64,
+}
+
+impl<'n> Adopting<'n> {
+    fn new(node: &'n Node, session: SessionId) -> Self {
+        Adopting {
+            node,
+            session,
+            keys: VerifyingKeys::default(),
+            arrived: Arrived::default(),
+            bytes: 0,
+            blocks: Blocks::new(node),
+            files: BTreeSet::new(),
+            adopted: 0,
+        }
+    }
+
+    fn flush(&mut self) -> Answer<()> {
+        self.bytes = 0;
+        let arrived = std::mem::take(&mut self.arrived);
+        let evaluated = self.node.take_in(self.session, arrived)?;
+        self.adopted += evaluated.adopted;
+        match evaluated.refused {
+            None => Ok(()),
+            Some((_, reject)) => Err(reject.into()),
+        }
+    }
+
+    fn finish(mut self) -> Answer<u64> {
+        if !self.arrived.entries.is_empty() || !self.arrived.controls.is_empty() {
+            self.flush()?;
+        }
+        self.blocks.finish()?;
+        // Now that the blocks of files are here, the entries that name them keep them.
+        let reader = self.node.reader()?;
+        for (seq, root) in self.files {
+            let links = blocks_of(&reader, root)?.into_iter().map(|digest| (seq, digest)).collect();
+            self.node.store().run(LinkBlocks { session: self.session, links })?;
+        }
+        Ok(self.adopted)
+    }
+}
+
+impl Taker for Adopting<'_> {
+    fn root(&mut self, _: EntryCid) {}
+
+    fn item(&mut self, item: Item) -> Answer<()> {
+        match item {
+            Item::Control(control) => self.arrived.controls.push(control.verify(&mut self.keys)?),
+            Item::Block(block) => self.blocks.put(block)?,
+            Item::Entry(entry, payload) => {
+                self.bytes += entry.bytes().len() + payload.as_ref().map_or(0, |payload| payload.len());
+                if let Some(payload) = &payload {
+                    let files = files_of(&Payload::check(entry.value(), Arc::clone(payload))?);
+                    let trees = files.into_iter().filter(|cid| cid.codec() == Codec::DagPb);
+                    self.files.extend(trees.map(|cid| (entry.value().seq(), cid)));
+                }
+                self.arrived.entries.push(Prechecked::of(entry.verify(&mut self.keys)?, payload)?);
+                if self.arrived.entries.len() >= BATCH || self.bytes >= BATCH_BYTES {
+                    self.flush()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where an export ends: the head; the tip when nothing counts or the end is in dispute.
+fn root_of(row: &SessionRow) -> throughline_store::Mark {
+    let disputed = matches!(row.summary.verdict.as_str(), "forked" | "frozen");
+    row.summary.head.filter(|_| !disputed).unwrap_or(row.tip)
+}
+
+/// Entries beside the chain that tell why it ends as it does, up to the root's seq.
+fn evidence(reader: &Reader, session: SessionId, through: Seq) -> Answer<Vec<SideEntry>> {
+    let mut found = Vec::new();
+    let mut after = None;
+    while found.len() < SIDE_MAX {
+        let page = reader.side_entries(session, after, SIDE_PAGE)?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.cid);
+        found
+            .extend(page.into_iter().filter(|side| side.status != SideStatus::Branch && side.seq <= through));
+    }
+    found.sort_by_key(|side| (side.seq, side.cid));
+    Ok(found)
+}
+
+/// Whether payloads, configs and files go along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Words {
+    Included,
+    LeftOut,
+}
+
+/// A file on its way out.
+struct Export<'a> {
+    reader: &'a Reader,
+    words: Words,
+    out: Vec<u8>,
+    send: &'a mut dyn FnMut(Vec<u8>) -> Answer<()>,
+}
+
+impl Export<'_> {
+    /// Header, genesis and control blobs.
+    fn begin(&mut self, session: SessionId, root: EntryCid) -> Answer<SessionWriter> {
         let mut controls: Vec<Signed<Control>> = Vec::new();
-        for bytes in reader.controls_of_session(session)? {
+        for bytes in self.reader.controls_of_session(session)? {
             controls.push(Decoded::<Control>::decode(bytes)?.assume_signed());
         }
-        let genesis = reader
+        let genesis = self
+            .reader
             .entry_at(session, Seq::ZERO)?
             .ok_or_else(|| Problem::new(Code::IndexCorrupt, "the genesis is not stored"))?;
-        let payload = payload_of(&reader, &genesis, with_payloads)?;
-        let mut out = Vec::with_capacity(SEND_BYTES * 2);
-        let mut writer = begin(&mut out, &row, &genesis, payload.as_deref(), &controls);
-        for stored in reader.entries(session, Seq::ZERO.next(), row.tip.seq)? {
-            let stored = stored?;
-            let payload = payload_of(&reader, &stored, with_payloads)?;
-            let (config, files) = extras(&reader, &stored, payload.as_deref(), with_payloads)?;
-            writer.entry(
-                &mut out,
-                &EntryBlocks {
-                    entry: &stored.bytes,
-                    payload: payload.as_deref(),
-                    config: config.as_deref(),
-                    files: &files,
-                },
-            );
-            if out.len() >= SEND_BYTES {
-                send(std::mem::take(&mut out))?;
+        let payload = self.payload_of(genesis.payload)?;
+        let blocks =
+            EntryBlocks { entry: &genesis.bytes, payload: payload.as_deref(), config: None, files: &[] };
+        let controls = controls.iter().map(|control| (control.value(), &control.bytes()[..]));
+        Ok(SessionWriter::begin(&mut self.out, root, &blocks, controls))
+    }
+
+    fn side(&mut self, writer: &mut SessionWriter, side: &SideEntry) -> Answer<()> {
+        let SideEntry { cid, seq, payload, .. } = *side;
+        self.entry(writer, &StoredEntry { seq, cid, payload, bytes: side.bytes.clone() })
+    }
+
+    /// An entry and what follows it.
+    fn entry(&mut self, writer: &mut SessionWriter, stored: &StoredEntry) -> Answer<()> {
+        let payload = self.payload_of(stored.payload)?;
+        let decoded = Decoded::<Entry>::decode(stored.bytes.as_slice())?;
+        let named =
+            if let Body::ModelResponse(response) = &decoded.value().body { response.config } else { None };
+        let config = named.filter(|_| self.words == Words::Included);
+        let config = config.map(|cid| self.reader.block(&cid.cid())).transpose()?.flatten();
+        let blocks = EntryBlocks {
+            entry: &stored.bytes,
+            payload: payload.as_deref(),
+            config: config.as_deref(),
+            files: &[],
+        };
+        writer.entry(&mut self.out, &blocks);
+        self.send_if_full()?;
+        if let Some(bytes) = payload {
+            self.files(writer, &Payload::check(decoded.value(), bytes)?)?;
+        }
+        Ok(())
+    }
+
+    /// The files that a payload names, as far as they are held, root before children; a block at a time.
+    fn files(&mut self, writer: &mut SessionWriter, payload: &Payload) -> Answer<()> {
+        let mut waiting: Vec<Cid> = payload.attachments().iter().map(|file| file.cid).collect();
+        waiting.extend(
+            payload.content().iter().filter_map(|content| {
+                if let Content::Media(media) = content { Some(media.cid) } else { None }
+            }),
+        );
+        waiting.reverse();
+        let mut seen = BTreeSet::new();
+        while let Some(cid) = waiting.pop() {
+            if seen.len() >= FILE_BLOCKS_MAX || !seen.insert(cid) {
+                continue;
             }
-        }
-        send(out)
-    }
-}
-
-fn begin(
-    out: &mut Vec<u8>,
-    row: &throughline_store::SessionRow,
-    genesis: &StoredEntry,
-    payload: Option<&[u8]>,
-    controls: &[Signed<Control>],
-) -> SessionWriter {
-    let blocks = EntryBlocks { entry: &genesis.bytes, payload, config: None, files: &[] };
-    SessionWriter::begin(out, row.tip.cid, &blocks, controls.iter().map(|control| (control.value(), &control.bytes()[..])))
-}
-
-fn payload_of(reader: &Reader, stored: &StoredEntry, wanted: bool) -> Answer<Option<Vec<u8>>> {
-    match (stored.payload, wanted) {
-        (Some(cid), true) => Ok(match reader.payload(cid)? {
-            PayloadState::Present(bytes) => Some(bytes),
-            PayloadState::Absent | PayloadState::Dropped => None,
-        }),
-        _ => Ok(None),
-    }
-}
-
-/// The config block and files that an entry names, as far as they are held.
-fn extras(
-    reader: &Reader,
-    stored: &StoredEntry,
-    payload: Option<&[u8]>,
-    wanted: bool,
-) -> Answer<(Option<Vec<u8>>, Vec<Block>)> {
-    if !wanted {
-        return Ok((None, Vec::new()));
-    }
-    let decoded = Decoded::<Entry>::decode(stored.bytes.as_slice())?;
-    let config = match &decoded.value().body {
-        Body::ModelResponse(response) => response.config,
-        _ => None,
-    };
-    let config = config.map(|cid| reader.block(&cid.cid())).transpose()?.flatten();
-    let mut files = Vec::new();
-    if let Some(bytes) = payload {
-        let payload = Payload::check(decoded.value(), bytes)?;
-        let attached = payload.attachments().iter().map(|file| file.cid);
-        let media = payload.content().iter().filter_map(|content| match content {
-            Content::Media(media) => Some(media.cid),
-            _ => None,
-        });
-        for root in attached.chain(media) {
-            collect_file(reader, root, &mut files)?;
-        }
-    }
-    Ok((config, files))
-}
-
-/// A file's blocks, root before children.
-fn collect_file(reader: &Reader, root: Cid, files: &mut Vec<Block>) -> Answer<()> {
-    let mut waiting = vec![root];
-    while let Some(cid) = waiting.pop() {
-        if files.len() >= FILE_BLOCKS_MAX || files.iter().any(|block| block.cid() == cid) {
-            continue;
-        }
-        let Some(bytes) = reader.block(&cid)? else { continue };
-        let block = Block::check(cid, bytes)?;
-        if cid.codec() == Codec::DagPb {
-            waiting.extend(unixfs::links(block.bytes())?.into_iter().rev());
-        }
-        files.push(block);
-    }
-    Ok(())
-}
-
-/// What a CAR holds, each block hashed, each signature checked.
-struct ReadCar {
-    session: SessionId,
-    root: EntryCid,
-    controls: Vec<Signed<Control>>,
-    entries: Vec<Prechecked>,
-    blocks: Vec<Block>,
-}
-
-fn read_car(spool: &Path) -> Answer<ReadCar> {
-    let io = |error: std::io::Error| Problem::new(Code::StoreIo, format!("reading the CAR: {error}"));
-    let mut file = File::open(spool).map_err(io)?;
-    let mut reader = SessionReader::new();
-    let mut keys = VerifyingKeys::default();
-    let mut held: Option<Decoded<Entry>> = None;
-    let (mut controls, mut entries, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
-    let mut session = None;
-    let mut piece = vec![0; PIECE];
-    loop {
-        let read = file.read(&mut piece).map_err(io)?;
-        reader.push(&piece[..read]);
-        while let Some(item) = reader.next() {
-            match item? {
-                SessionItem::Genesis(genesis) => {
-                    session = Some(SessionId::of_genesis(genesis.cid()));
-                    put(&mut entries, held.replace(genesis), None, &mut keys)?;
-                }
-                SessionItem::Entry(entry) => put(&mut entries, held.replace(entry), None, &mut keys)?,
-                SessionItem::Payload { of, block } => {
-                    let own = held.take_if(|entry| entry.cid() == of);
-                    put(&mut entries, own, Some(Arc::clone(block.bytes())), &mut keys)?;
-                }
-                SessionItem::Control(control) => controls.push(Signed::check(Arc::clone(control.bytes()), &mut keys)?),
-                SessionItem::Config { block, .. } | SessionItem::File { block, .. } => blocks.push(block),
+            let Some(bytes) = self.reader.block(&cid)? else { continue };
+            let block = Block::check(cid, Arc::<[u8]>::from(bytes))?;
+            if cid.codec() == Codec::DagPb {
+                waiting.extend(unixfs::links(block.bytes())?.into_iter().rev());
             }
+            writer.file(&mut self.out, &block);
+            self.send_if_full()?;
         }
-        if read == 0 {
-            break;
-        }
+        Ok(())
     }
-    put(&mut entries, held, None, &mut keys)?;
-    let car = reader.finish()?;
-    let session = session.ok_or_else(|| Problem::new(Code::CarRoot, "the CAR holds no genesis"))?;
-    Ok(ReadCar { session, root: car.root, controls, entries, blocks })
-}
 
-fn put(
-    entries: &mut Vec<Prechecked>,
-    entry: Option<Decoded<Entry>>,
-    payload: Option<Arc<[u8]>>,
-    keys: &mut VerifyingKeys,
-) -> Answer<()> {
-    if let Some(entry) = entry {
-        entries.push(Prechecked::of(entry.verify(keys)?, payload)?);
+    fn send_if_full(&mut self) -> Answer<()> {
+        if self.out.len() < SEND_BYTES {
+            return Ok(());
+        }
+        (self.send)(std::mem::take(&mut self.out))
     }
-    Ok(())
+
+    fn payload_of(&self, named: Option<EntryCid>) -> Answer<Option<Vec<u8>>> {
+        match (named, self.words) {
+            (Some(cid), Words::Included) => Ok(match self.reader.payload(cid)? {
+                PayloadState::Present(bytes) => Some(bytes),
+                PayloadState::Absent | PayloadState::Dropped => None,
+            }),
+            _ => Ok(None),
+        }
+    }
 }

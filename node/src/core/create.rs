@@ -13,9 +13,9 @@ use throughline_protocol::id::{AgentIri, SessionId};
 use throughline_protocol::payload::{GenesisWords, PayloadDraft, Words};
 use throughline_protocol::verify::{NoIndex, Verifier};
 use throughline_protocol::view::EntryDraft;
-use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Scope, Used};
+use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Reader, Scope, Used};
 
-use super::append::{Appended, answer_of, kept};
+use super::append::{AppendRequest, Appended, Use, answer_of, kept};
 use super::controls::{controls_of, grant_of};
 use super::seal_up::{links_of, sign_on};
 use super::{Node, now, random, summary};
@@ -36,8 +36,13 @@ pub struct CreateRequest {
     /// The first entry; without one the session is a draft.
     pub first_entry: Option<EntryDraft>,
     /// The request's key and the sha-256 of its body.
-    pub key: Option<(String, [u8; 32])>,
+    pub key: Option<RequestKey>,
+    /// Check everything and keep nothing.
+    pub dry_run: bool,
 }
+
+/// A request's idempotency key and the sha-256 of its body.
+pub type RequestKey = (String, [u8; 32]);
 
 /// A session that was made.
 #[derive(Clone, Debug)]
@@ -57,6 +62,8 @@ pub struct Drafts {
 struct Draft {
     verifier: Verifier<NoIndex>,
     authority: Authority,
+    /// The request that made it: asked again it gives the same draft.
+    key: Option<RequestKey>,
 }
 
 impl Drafts {
@@ -71,6 +78,16 @@ impl Drafts {
     fn find(&self, session: SessionId) -> Option<Arc<Draft>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|(id, _)| *id == session).map(|(_, draft)| Arc::clone(draft))
+    }
+
+    /// The draft that a request made.
+    fn of_request(&self, key: &RequestKey) -> Answer<Option<SessionId>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = known.iter().find(|(_, draft)| draft.key.as_ref().is_some_and(|(text, _)| *text == key.0));
+        match made {
+            Some((_, draft)) if draft.key.as_ref() != Some(key) => Err(Code::Idempotency.into()),
+            made => Ok(made.map(|(session, _)| *session)),
+        }
     }
 
     fn forget(&self, session: SessionId) {
@@ -91,15 +108,8 @@ impl Node {
     /// `E_CAP_MISSING` or `E_REVOKED` without a grant, `E_CLASS_DOWNGRADE` for class public, or what the schema refuses.
     pub fn create(&self, request: &CreateRequest) -> Answer<Created> {
         let reader = self.reader()?;
-        if let Some((key, hash)) = &request.key {
-            match reader.idempotency(&Scope::Node, key, hash)? {
-                Used::Never => {}
-                Used::Same(result) => {
-                    let Appended { answer, replayed } = kept(&result)?;
-                    return Ok(Created { answer, replayed });
-                }
-                Used::Other => return Err(Code::Idempotency.into()),
-            }
+        if let Some(created) = self.made_before(&reader, request)? {
+            return Ok(created);
         }
         let owner = self.need_owner()?;
         let agent = request.agent.clone().unwrap_or_else(|| AgentIri::new(owner, None));
@@ -113,35 +123,64 @@ impl Node {
         let controls = controls_of(&reader, owner, None)?;
         let (verifier, authority) = self.sign_genesis(controls, &agent, request)?;
         let session = verifier.state().map(|state| state.session()).ok_or(Code::Internal)?;
-        let draft = Draft { verifier, authority };
+        let draft = Draft { verifier, authority, key: request.key.clone() };
         let Some(first) = &request.first_entry else {
-            self.drafts().put(session, draft);
-            let answer = json!({
-                "v": 1, "kind": "session", "session": session.to_string(), "state": "draft",
-                "agent": agent.to_string(),
-            });
-            return Ok(Created { answer, replayed: false });
+            if !request.dry_run {
+                self.drafts().put(session, draft);
+            }
+            return Ok(Created { answer: draft_answer(session, &agent), replayed: false });
         };
-        let Appended { answer, replayed } = self.begin(session, &draft, &[first.clone()], request.key.as_ref(), Scope::Node)?;
-        let mut answer = answer;
-        answer["kind"] = "session".into();
-        answer["state"] = "active".into();
-        Ok(Created { answer, replayed })
+        let _turn = self.turn(session);
+        let first =
+            First { entries: std::slice::from_ref(first), key: request.key.as_ref(), scope: Scope::Node };
+        let mut appended = self.begin(session, &draft, &first, Use::of(request.dry_run))?;
+        appended.answer["kind"] = "session".into();
+        appended.answer["state"] = "active".into();
+        Ok(Created { answer: appended.answer, replayed: appended.replayed })
     }
 
-    /// Appends the first entries of a draft; none if the session is no draft here.
+    /// What the same request made earlier.
+    fn made_before(&self, reader: &Reader, request: &CreateRequest) -> Answer<Option<Created>> {
+        let Some(key) = &request.key else { return Ok(None) };
+        match reader.idempotency(&Scope::Node, &key.0, &key.1)? {
+            Used::Same(result) => {
+                let Appended { mut answer, replayed } = kept(&result)?;
+                answer["kind"] = "session".into();
+                answer["state"] = "active".into();
+                Ok(Some(Created { answer, replayed }))
+            }
+            Used::Other => Err(Code::Idempotency.into()),
+            Used::Never => {
+                let made = self.drafts().of_request(key)?;
+                Ok(made.and_then(|session| {
+                    let draft = self.drafts().find(session)?;
+                    let agent = draft.verifier.state()?.agent().clone();
+                    Some(Created { answer: draft_answer(session, &agent), replayed: true })
+                }))
+            }
+        }
+    }
+
+    /// Appends the first entries of a draft; none if the session is no draft here. The caller has the session's turn.
     ///
     /// # Errors
     /// As [`Node::append`].
-    pub fn append_to_draft(
-        &self,
-        session: SessionId,
-        entries: &[EntryDraft],
-        key: Option<&(String, [u8; 32])>,
-    ) -> Answer<Option<Appended>> {
+    pub(super) fn append_to_draft(&self, request: &AppendRequest) -> Answer<Option<Appended>> {
+        let session = request.session;
         let Some(draft) = self.drafts().find(session) else { return Ok(None) };
-        let appended = self.begin(session, &draft, entries, key, Scope::Session(session))?;
-        self.drafts().forget(session);
+        if request.base.is_some_and(|base| base != session.genesis()) {
+            return Err(Problem::new(
+                Code::HeadMoved,
+                "the session is a draft: only its genesis is there to build on",
+            )
+            .with("head", json!({"cid": session.genesis().to_string(), "seq": 0, "epoch": 0})));
+        }
+        let first =
+            First { entries: &request.entries, key: request.key.as_ref(), scope: Scope::Session(session) };
+        let appended = self.begin(session, &draft, &first, Use::of(request.dry_run))?;
+        if !request.dry_run {
+            self.drafts().forget(session);
+        }
         Ok(Some(appended))
     }
 
@@ -173,30 +212,28 @@ impl Node {
         Ok((verifier, authority))
     }
 
-    fn begin(
-        &self,
-        session: SessionId,
-        draft: &Draft,
-        entries: &[EntryDraft],
-        key: Option<&(String, [u8; 32])>,
-        scope: Scope,
-    ) -> Answer<Appended> {
+    /// Stores a draft's genesis and its first entries in one commit.
+    fn begin(&self, session: SessionId, draft: &Draft, first: &First<'_>, use_of: Use) -> Answer<Appended> {
         let mut verifier = draft.verifier.clone();
-        for entry in entries {
-            sign_on(&mut verifier, entry, Some(draft.authority), now(), random()?, self.key())?;
+        for (at, entry) in first.entries.iter().enumerate() {
+            sign_on(&mut verifier, entry, Some(draft.authority), now(), random()?, self.key())
+                .map_err(|problem| problem.with("entry", at))?;
         }
         let segment = verifier.finish()?.ok_or(Code::Internal)?;
-        let answer = answer_of(session, &segment, false);
+        let answer = answer_of(session, &segment, use_of);
+        if use_of == Use::DryRun {
+            return Ok(Appended { answer, replayed: false });
+        }
         let options = AdoptOptions {
             guard: GuardUse::Signed(self.principal()),
-            idempotency: key.map(|(key, hash)| Idempotency {
-                scope,
+            idempotency: first.key.map(|(key, hash)| Idempotency {
+                scope: first.scope,
                 key: key.clone(),
                 request: *hash,
                 result: answer.to_string().into_bytes(),
                 expires: None,
             }),
-            links: links_of(segment.entries())?,
+            links: links_of(&self.reader()?, segment.entries())?,
             summary: summary::after_extension(None, &segment)?,
             pin: self.own_pin(),
             ..AdoptOptions::at(now())
@@ -213,4 +250,17 @@ impl Node {
     pub(super) fn own_pin(&self) -> Option<Pin> {
         self.config().sessions.pin_own.then(|| Pin { since: now(), depth: PinDepth::Files })
     }
+}
+
+/// The first entries of a session, and the request that they answer.
+struct First<'a> {
+    entries: &'a [EntryDraft],
+    key: Option<&'a RequestKey>,
+    scope: Scope,
+}
+
+fn draft_answer(session: SessionId, agent: &AgentIri) -> Value {
+    json!({
+        "v": 1, "kind": "session", "session": session.to_string(), "state": "draft", "agent": agent.to_string(),
+    })
 }

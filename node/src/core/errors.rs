@@ -12,7 +12,16 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Refused(reject) => reject.into(),
-            other => Problem::new(other.code(), other.to_string()),
+            StoreError::Corrupt { .. }
+            | StoreError::Index { .. }
+            | StoreError::ReadOnly { .. }
+            | StoreError::Closed
+            | StoreError::Io { .. }
+            | StoreError::Database(_)
+            | StoreError::Quota { .. }
+            | StoreError::NotFound { .. }
+            | StoreError::Moved { .. }
+            | StoreError::Idempotency => Problem::new(error.code(), error.to_string()),
         }
     }
 }
@@ -28,7 +37,12 @@ impl From<AdoptError> for Problem {
                     None => problem,
                 }
             }
-            other => Problem::new(other.code(), other.to_string()),
+            AdoptError::Frozen { .. }
+            | AdoptError::Retired { .. }
+            | AdoptError::Fenced { .. }
+            | AdoptError::EpochOld { .. }
+            | AdoptError::SignGuard(_)
+            | AdoptError::Idempotency => Problem::new(error.code(), error.to_string()),
         }
     }
 }
@@ -37,7 +51,9 @@ impl From<OpenError> for Problem {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::Store(error) => error.into(),
-            other => Problem::new(other.code(), other.to_string()),
+            OpenError::Locked { .. } | OpenError::Version { .. } => {
+                Problem::new(error.code(), error.to_string())
+            }
         }
     }
 }

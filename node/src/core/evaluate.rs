@@ -1,40 +1,36 @@
-//! Taking in what arrived: selection over everything held decides where the main chain goes.
+//! Taking in what arrived: selection over everything held decides where the main chain goes. `docs/PROTOCOL.md` R-SE-1.
 //!
-//! A straight extension of the tip is adopted as it is. Anything else — a handoff behind the tip, a branch, a tombstone, a
-//! Ref — is judged with all that the session has, and the store moves to what selection returns in one transaction. What
-//! leaves the main chain, and what never was on it, stays as evidence.
+//! ```text
+//! arrived ─▶ a run on the tip, nothing beside it ─▶ extend    one verifier, no reading of the chain
+//!        └─▶ anything else ───────────────────────▶ Scene     all that is held, judged as a set ─▶ Change
+//! ```
+//!
+//! Both ways end in the same place, since a chain without branches has one selection. What leaves the main chain, and what
+//! never was on it, stays as evidence. Nothing of a session that is not allowed is stored.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::control::Control;
-use throughline_protocol::entry::{Body, Entry};
-use throughline_protocol::fork::{Controls, Mark, Selection, Set, State};
-use throughline_protocol::id::{EntryCid, Seq, SessionId};
-use throughline_protocol::verify::{Base, ChainState, Prechecked, Pushed, Verifier, VerifiedSegment};
-use throughline_store::{
-    AdoptOptions, Adopted, GuardUse, NewTail, PutControls, PutSide, Reader, ReplaceTail, SessionRow,
-    SessionState, SetSelection, SideStatus, StagingUse, Summary,
-};
+use throughline_protocol::control::{Control, Role};
+use throughline_protocol::fork::{Mark, Standing, check_ref};
+use throughline_protocol::id::{Principal, SessionId};
+use throughline_protocol::verify::Prechecked;
+use throughline_store::{PutControls, Reader, SetSelection, StagingUse, Stored, Summary};
 
-use super::append::Held;
+use super::base::standing;
 use super::controls::controls_of;
-use super::seal_up::links_of;
-use super::{Node, now, summary};
+use super::scene::Scene;
+use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 
-/// Side entries of one session that are judged at a time, and their bytes in the whole store.
-const SIDE_MAX: usize = 10_000;
-const SIDE_BYTES_MAX: u64 = 256 << 20;
+/// Times that a decision is made anew because somebody moved the tip meanwhile.
+const ATTEMPTS: usize = 8;
 
 /// What came in for one session. Signatures were checked; places were not.
 #[derive(Clone, Debug, Default)]
 pub struct Arrived {
     /// Entries with their payloads, in any order.
     pub entries: Vec<Prechecked>,
-    /// Control blobs.
+    /// Control blobs. Those that are not of the session's owner, or are about another session, are passed over.
     pub controls: Vec<Signed<Control>>,
     /// Whether they had been staged.
     pub staging: StagingUse,
@@ -55,6 +51,20 @@ pub struct Evaluated {
     pub kept_aside: u64,
     /// Entries that break a rule, with the first one's refusal: not stored.
     pub refused: Option<(u64, Reject)>,
+    /// Whether this node became the holder.
+    pub takeover: Takeover,
+}
+
+/// Whether what was adopted makes this node the holder, and whether it may sign.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Takeover {
+    /// It does not.
+    #[default]
+    None,
+    /// It does: the guard row was written with it.
+    Taken,
+    /// It does, and the sign guard does not allow it: the entries are history here, nothing is signed after them.
+    Refused(Reject),
 }
 
 /// Whether an act changed the main chain.
@@ -67,6 +77,19 @@ pub enum Taken {
 }
 
 impl Evaluated {
+    /// Nothing happened to a session that stands like this.
+    pub(super) fn unchanged(summary: &Summary, tip: Option<Mark>) -> Self {
+        Evaluated {
+            verdict: summary.verdict.clone(),
+            tip,
+            adopted: 0,
+            left: 0,
+            kept_aside: 0,
+            refused: None,
+            takeover: Takeover::None,
+        }
+    }
+
     /// Whether the main chain changed.
     #[must_use]
     pub fn taken(&self) -> Taken {
@@ -74,19 +97,58 @@ impl Evaluated {
     }
 }
 
+/// What one settling works on.
+pub(super) struct Input<'a> {
+    pub(super) entries: &'a [Prechecked],
+    /// Control blobs that are stored with the first entry of a session that is new.
+    pub(super) controls: &'a [Signed<Control>],
+    pub(super) staging: StagingUse,
+    pub(super) way: Way,
+}
+
+/// Whether the short way may be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It may.
+    Either,
+    /// Control blobs came that may change what earlier entries are: everything is judged.
+    Whole,
+}
+
 impl Node {
     /// Takes in entries and control blobs of a session and moves to what selection returns.
     ///
     /// # Errors
-    /// `E_INCOMPLETE` when the genesis is neither held nor among them; store errors. An entry that breaks a rule is not an error:
-    /// it is told in the result and not stored.
+    /// `E_INCOMPLETE` when the genesis is neither held nor among them, what it is refused for when it is not allowed; store errors. An
+    /// entry that breaks a rule is not an error: it is told in the result and not stored.
     pub fn take_in(&self, session: SessionId, arrived: Arrived) -> Answer<Evaluated> {
         let Arrived { entries, controls, staging } = arrived;
-        if !controls.is_empty() {
-            self.store().run(PutControls { controls, at: now() })?;
+        let held = self.reader()?.session(session)?.map(|row| row.owner);
+        let owner = match held {
+            Some(owner) => owner,
+            None => owner_of(session, &entries)?,
+        };
+        let mut controls: Vec<Signed<Control>> =
+            controls.into_iter().filter(|control| belongs(control.value(), owner, session)).collect();
+        let revokes = controls.iter().any(|control| matches!(control.value(), Control::Tombstone(_)));
+        let mut way = Way::Either;
+        let mut stored = 0;
+        if held.is_some() && !controls.is_empty() {
+            let controls = std::mem::take(&mut controls);
+            let grants_only =
+                controls.iter().all(|control| matches!(control.value(), Control::Capability(_)));
+            let put = self.store().run(PutControls { controls, at: now() })?;
+            stored = put.iter().filter(|stored| **stored == Stored::New).count();
+            way = if stored == 0 || grants_only { Way::Either } else { Way::Whole };
         }
-        let evaluated = self.settle(session, &entries, staging)?;
-        self.after_commit(session);
+        let input = Input { entries: &entries, controls: &controls, staging, way };
+        let evaluated = self.settle(session, &input)?;
+        if stored > 0 || evaluated.kept_aside > 0 || evaluated.taken() == Taken::Advanced {
+            self.after_commit(session);
+        }
+        if revokes && (stored > 0 || held.is_none()) {
+            self.judge_others(owner, session)?;
+        }
         Ok(evaluated)
     }
 
@@ -95,405 +157,143 @@ impl Node {
     /// # Errors
     /// As [`Node::take_in`].
     pub fn judge_again(&self, session: SessionId) -> Answer<Evaluated> {
-        self.settle(session, &[], StagingUse::Keep)
+        let input = Input { entries: &[], controls: &[], staging: StagingUse::Keep, way: Way::Whole };
+        self.settle(session, &input)
     }
 
-    fn settle(&self, session: SessionId, entries: &[Prechecked], staging: StagingUse) -> Answer<Evaluated> {
-        // Another act may move the tip between the snapshot and the commit; then the decision is made again.
-        for _ in 0..8 {
+    /// Judges a session again after an anchor came. One at the head of a chain without branches says only how deep the
+    /// chain is anchored: nothing is read for it.
+    pub(super) fn judge_anchor(&self, session: SessionId, anchor: &Signed<Control>) -> Answer<Evaluated> {
+        {
+            let _turn = self.turn(session);
             let reader = self.reader()?;
-            let scene = Scene::read(self, &reader, session, entries)?;
-            match scene.apply(self, staging) {
-                Err(problem) if problem.code() == Code::HeadMoved => continue,
+            if let Some(summary) = anchors_the_tip(&reader, session, anchor)? {
+                let standing = standing(&reader, session)?;
+                if summary != standing.row.summary {
+                    self.store().run(SetSelection { session, summary: summary.clone(), at: now() })?;
+                }
+                return Ok(Evaluated::unchanged(&summary, Some(standing.row.tip)));
+            }
+        }
+        self.judge_again(session)
+    }
+
+    /// What [`Node::take_in`] would do, for a session that is held. Nothing is stored.
+    ///
+    /// # Errors
+    /// As [`Node::take_in`].
+    pub(super) fn try_in(&self, session: SessionId, arrived: &Arrived) -> Answer<Evaluated> {
+        let (entries, controls) = (&arrived.entries, &arrived.controls);
+        let input = Input { entries, controls, staging: StagingUse::Keep, way: Way::Whole };
+        let reader = self.reader()?;
+        Scene::read(&reader, session, &input)?.try_out()
+    }
+
+    /// A tombstone that came with one session cuts any of its owner's.
+    fn judge_others(&self, owner: Principal, settled: SessionId) -> Answer<()> {
+        let reader = self.reader()?;
+        for session in super::authority::sessions_of_owner(&reader, owner)? {
+            if session != settled && self.judge_again(session)?.taken() == Taken::Advanced {
+                self.after_commit(session);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
+        let _turn = self.turn(session);
+        // A move may still change the tip between the snapshot and the commit; then the decision is made again.
+        for _ in 0..ATTEMPTS {
+            match self.settle_once(session, input) {
+                Err(problem) if problem.code() == Code::HeadMoved => {}
                 settled => return settled,
             }
         }
         Err(Problem::new(Code::HeadMoved, "the session kept moving while it was judged; try again"))
     }
-}
 
-/// Everything that one decision is made on.
-struct Scene<'r> {
-    reader: &'r Reader,
-    session: SessionId,
-    row: Option<SessionRow>,
-    controls: Controls,
-    /// Every entry by CID, held or new.
-    known: BTreeMap<EntryCid, Prechecked>,
-    /// The main chain, genesis first.
-    main: Vec<EntryCid>,
-    new: Vec<EntryCid>,
-    side: BTreeMap<EntryCid, SideStatus>,
-}
-
-impl<'r> Scene<'r> {
-    fn read(node: &Node, reader: &'r Reader, session: SessionId, entries: &[Prechecked]) -> Answer<Self> {
-        let row = reader.session(session)?;
-        let owner = match &row {
-            Some(row) => row.owner,
-            None => owner_of(session, entries)?,
-        };
-        let controls = controls_of(reader, owner, Some(session))?;
-        let mut scene = Scene {
-            reader,
-            session,
-            controls,
-            known: BTreeMap::new(),
-            main: Vec::new(),
-            new: Vec::new(),
-            side: BTreeMap::new(),
-            row,
-        };
-        if let Some(row) = &scene.row {
-            for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
-                let stored = stored?;
-                scene.known.insert(stored.cid, from_store(stored.bytes)?);
-                scene.main.push(stored.cid);
-            }
-            for side in reader.side_entries(session, None, SIDE_MAX)? {
-                scene.known.insert(side.cid, from_store(side.bytes)?);
-                scene.side.insert(side.cid, side.status);
-            }
+    fn settle_once(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
+        let reader = self.reader()?;
+        if input.way == Way::Either
+            && let Some(evaluated) = self.extend(&reader, session, input)?
+        {
+            return Ok(evaluated);
         }
-        for entry in entries {
-            let cid = entry.signed().cid();
-            if scene.known.insert(cid, entry.clone()).is_none() {
-                scene.new.push(cid);
-            }
-        }
-        let _ = node;
-        Ok(scene)
+        Scene::read(&reader, session, input)?.settle(self, input)
     }
 
-    fn apply(&self, node: &Node, staging: StagingUse) -> Answer<Evaluated> {
-        let mut set = Set::with_controls(self.session, self.controls.clone());
-        for entry in self.known.values() {
-            set.insert_entry(entry.signed());
-        }
-        let judged = set.judge();
-        let selection = judged.selection();
-        let refused = self.refused(&selection, |cid| judged.explain(cid));
-        if matches!(selection.state, State::Incomplete | State::Invalid) {
-            let reject = judged.explain(self.session.genesis()).unwrap_or_else(|| Code::Incomplete.into());
-            return Err(reject.into());
-        }
-        let target = self.target(&selection);
-        let path = self.path_to(target);
-        let common = self.main.iter().zip(&path).take_while(|(a, b)| a == b).count();
-        let verdict = self.verdict(&selection, &path);
-        let mut change = Change {
-            node,
-            scene: self,
-            selection: &selection,
-            verdict,
-            staging,
-            evaluated: Evaluated {
-                verdict: verdict.to_owned(),
-                tip: self.row.as_ref().map(|row| row.tip),
-                adopted: 0,
-                left: (self.main.len() - common) as u64,
-                kept_aside: 0,
-                refused,
-            },
-        };
-        let keep = common.checked_sub(1).map(|at| self.main[at]);
-        if path.len() > common || self.main.len() > common {
-            let base = keep.and_then(|cid| ChainState::at(&judged, &self.controls, cid));
-            change.move_chain(base, &path[common..])?;
-        }
-        change.keep_aside(&path)?;
-        change.finish(&path, ChainState::at(&judged, &self.controls, target))
-    }
-
-    /// The entry that the main chain is to end with: the head and the pending entries above it, while they are one chain.
-    fn target(&self, selection: &Selection) -> EntryCid {
-        let tip = self.main.last().copied();
-        let settled = matches!(selection.state, State::Ok | State::Sealed);
-        let Some(head) = selection.head.filter(|_| settled) else {
-            // In dispute: nobody moves. A session that is new stays at what is not in dispute.
-            return tip.or(selection.head.map(|head| head.cid)).unwrap_or(self.session.genesis());
-        };
-        let mut at = head.cid;
+    /// Judges the sessions whose evidence was stored and whose verdict was not, when the process ended between the two.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub(super) fn settle_unfinished(&self) -> Answer<()> {
+        let reader = self.reader()?;
+        let mut after = None;
         loop {
-            let mut above = selection.pending.iter().filter(|cid| self.prev_of(**cid) == Some(at));
-            match (above.next(), above.next()) {
-                (Some(next), None) => at = *next,
-                (Some(_), Some(_)) => {
-                    // Two parties signed on one head: keep the one that is on the main chain already, else wait.
-                    let on_main = |cid: &EntryCid| self.main.contains(cid) && self.prev_of(*cid) == Some(at);
-                    match selection.pending.iter().find(|cid| on_main(cid)) {
-                        Some(next) => at = *next,
-                        None => return at,
-                    }
-                }
-                (None, _) => return at,
-            }
-        }
-    }
-
-    fn prev_of(&self, cid: EntryCid) -> Option<EntryCid> {
-        self.known.get(&cid).and_then(|entry| entry.signed().value().prev())
-    }
-
-    /// Genesis to `tip`.
-    fn path_to(&self, tip: EntryCid) -> Vec<EntryCid> {
-        let mut path: Vec<EntryCid> = std::iter::successors(Some(tip), |cid| self.prev_of(*cid)).collect();
-        path.reverse();
-        path
-    }
-
-    /// New entries that are not *in*, and the first one's reason. Entries that wait for a missing blob are no fault.
-    fn refused(
-        &self,
-        selection: &Selection,
-        explain: impl Fn(EntryCid) -> Option<Reject>,
-    ) -> Option<(u64, Reject)> {
-        let is_in = |cid: &&EntryCid| {
-            !selection.valid.contains(*cid) && !selection.revoked_tail.contains(*cid)
-        };
-        let mut outside = self.new.iter().filter(is_in).filter_map(|cid| explain(*cid));
-        let first = outside.next()?;
-        Some((1 + outside.count() as u64, first))
-    }
-
-    fn status_of(&self, selection: &Selection, cid: EntryCid) -> Option<SideStatus> {
-        if selection.revoked_tail.contains(&cid) {
-            Some(SideStatus::Revoked)
-        } else if selection.fenced.contains(&cid) {
-            Some(SideStatus::Fenced)
-        } else if selection.valid.contains(&cid) {
-            let disputed = matches!(selection.state, State::Forked | State::Frozen);
-            Some(if disputed { SideStatus::Forked } else { SideStatus::Branch })
-        } else {
-            None
-        }
-    }
-
-    /// The verdict's word, by the order of `docs/PROTOCOL.md` R-VE-3.
-    fn verdict(&self, selection: &Selection, path: &[EntryCid]) -> &'static str {
-        let holder_fenced = selection.fenced.iter().any(|cid| self.is_holders(*cid));
-        let cut = !selection.revoked_tail.is_empty() || selection.state == State::RevokedUnanchored;
-        let _ = path;
-        match selection.state {
-            State::Invalid => "corrupt",
-            State::Incomplete => "incomplete",
-            State::Frozen => "frozen",
-            State::Forked => "forked",
-            State::Ok | State::Sealed | State::RevokedUnanchored if cut => "revoked-tail",
-            State::Ok | State::Sealed | State::RevokedUnanchored if holder_fenced => "fenced-tail",
-            State::Sealed => "sealed",
-            State::Ok | State::RevokedUnanchored => "valid",
-        }
-    }
-
-    /// Whether a server signed an entry as holder: what fences cut of anybody else is to be signed again, no fault.
-    fn is_holders(&self, cid: EntryCid) -> bool {
-        let Some(entry) = self.known.get(&cid) else { return false };
-        let entry = entry.signed().value();
-        let Some(authority) = entry.authority else { return false };
-        let granted = self.controls.grant(&authority.capability, entry.signer, authority.space);
-        granted.is_ok_and(|grant| grant.role == throughline_protocol::control::Role::Writer)
-    }
-}
-
-/// One decision on its way into the store.
-struct Change<'a, 'r> {
-    node: &'a Node,
-    scene: &'a Scene<'r>,
-    selection: &'a Selection,
-    verdict: &'static str,
-    staging: StagingUse,
-    evaluated: Evaluated,
-}
-
-impl Change<'_, '_> {
-    /// Moves the main chain: from `base` (none is before the genesis) along `tail`.
-    fn move_chain(&mut self, base: Option<ChainState>, tail: &[EntryCid]) -> Answer<()> {
-        let segment = self.verify_tail(base.clone(), tail)?;
-        let left = self.evaluated.left > 0;
-        match (segment, base, left) {
-            (Some(segment), _, false) => self.adopt(segment),
-            (segment, Some(base), true) => self.replace(segment, base),
-            _ => Ok(()),
-        }
-    }
-
-    fn verify_tail(&self, base: Option<ChainState>, tail: &[EntryCid]) -> Answer<Option<VerifiedSegment>> {
-        let scene = self.scene;
-        let held = Held { reader: scene.reader, session: scene.session };
-        let mut verifier = match base {
-            Some(state) => Verifier::resume(state, scene.controls.clone()),
-            None => Verifier::begin(scene.controls.clone()),
-        }
-        .with_ancestry(held);
-        for cid in tail {
-            let entry = scene.known.get(cid).ok_or(Code::Incomplete)?;
-            if !matches!(verifier.link(entry.clone())?, Pushed::Linked(..)) {
-                return Err(Problem::new(Code::Internal, "selection chose entries that are no chain"));
-            }
-        }
-        Ok(verifier.finish()?)
-    }
-
-    fn adopt(&mut self, segment: VerifiedSegment) -> Answer<()> {
-        self.evaluated.adopted = segment.entries().len() as u64;
-        let mut options = self.options(&segment)?;
-        if self.scene.row.is_none() && self.is_own(&segment) {
-            options.pin = self.node.own_pin();
-        }
-        match self.node.store().adopt(segment, options)? {
-            Adopted::Now { tip, .. } => self.evaluated.tip = Some(tip),
-            Adopted::Replayed { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn replace(&mut self, segment: Option<VerifiedSegment>, base: ChainState) -> Answer<()> {
-        let scene = self.scene;
-        let keep_through = base.tip();
-        let statuses = scene.main[keep_through_index(&keep_through)..]
-            .iter()
-            .filter_map(|cid| Some((*cid, scene.status_of(self.selection, *cid)?)))
-            .collect();
-        let options = match &segment {
-            Some(segment) => self.options(segment)?,
-            None => AdoptOptions { staging: self.staging, ..AdoptOptions::at(now()) },
-        };
-        self.evaluated.adopted = segment.as_ref().map_or(0, |segment| segment.entries().len() as u64);
-        let expected_tip = scene.main.last().copied().unwrap_or(keep_through.cid);
-        let tail = match segment {
-            Some(segment) => NewTail::Segment(Box::new(segment)),
-            None => NewTail::Cut(Box::new(base)),
-        };
-        self.node.store().run(ReplaceTail {
-            session: scene.session,
-            expected_tip,
-            keep_through,
-            tail,
-            statuses,
-            fallback: SideStatus::Branch,
-            options,
-        })?;
-        Ok(())
-    }
-
-    /// What goes with a segment: files, the guard when it makes this node the holder, retirement when it makes another.
-    fn options(&self, segment: &VerifiedSegment) -> Answer<AdoptOptions> {
-        let own = self.node.principal();
-        let state = segment.after();
-        let takes_over = segment.entries().last().is_some_and(|last| {
-            matches!(&last.signed().value().body, Body::Handoff(handoff) if handoff.holder == Some(own))
-        });
-        let held_before = self.scene.row.as_ref().map(|row| (row.summary.holder, row.tip.epoch));
-        let next_state = match held_before {
-            _ if takes_over => Some(SessionState::Active),
-            Some((Some(holder), epoch)) if holder == own && state.tip().epoch > epoch => {
-                (state.holder() != Some(own)).then_some(SessionState::Retired { epoch })
-            }
-            _ => None,
-        };
-        Ok(AdoptOptions {
-            guard: if takes_over { GuardUse::Activated } else { GuardUse::Untouched },
-            links: links_of(segment.entries())?,
-            state: next_state,
-            staging: self.staging,
-            ..AdoptOptions::at(now())
-        })
-    }
-
-    fn is_own(&self, segment: &VerifiedSegment) -> bool {
-        matches!(segment.base(), Base::Nothing) && self.node.owner() == Some(segment.after().owner())
-    }
-
-    /// Keeps what is allowed and not on the main chain.
-    fn keep_aside(&mut self, path: &[EntryCid]) -> Answer<()> {
-        let scene = self.scene;
-        let aside: Vec<(Signed<Entry>, SideStatus)> = scene
-            .new
-            .iter()
-            .filter(|cid| !path.contains(cid))
-            .filter_map(|cid| {
-                let status = scene.status_of(self.selection, *cid)?;
-                Some((scene.known.get(cid)?.signed().clone(), status))
-            })
-            .collect();
-        if aside.is_empty() || (scene.row.is_none() && path.is_empty()) {
-            return Ok(());
-        }
-        let stored = self.node.store().run(PutSide {
-            session: scene.session,
-            entries: aside,
-            at: now(),
-            total_bytes_max: SIDE_BYTES_MAX,
-        })?;
-        self.evaluated.kept_aside = stored as u64;
-        Ok(())
-    }
-
-    /// Writes what lists show.
-    fn finish(mut self, path: &[EntryCid], state: Option<ChainState>) -> Answer<Evaluated> {
-        let scene = self.scene;
-        let head = self.selection.head;
-        let (holder, class) = match (&state, &self.selection.position) {
-            (Some(state), _) => summary::holder_and_class(state),
-            (None, Some(position)) => (position.holder, position.class),
-            (None, None) => (None, throughline_protocol::entry::Class::default()),
-        };
-        let tip_seq = (path.len() as u64).saturating_sub(1);
-        let summary = Summary {
-            head,
-            verdict: self.verdict.to_owned(),
-            class,
-            title: self.title(path)?,
-            holder,
-            pending: tip_seq.saturating_sub(head.map_or(0, |head| head.seq.get())),
-            anchored_through: self.selection.anchored_through.map(|(mark, _)| mark.seq),
-        };
-        if scene.row.as_ref().is_none_or(|row| row.summary != summary) || self.evaluated.adopted > 0 {
-            self.node.store().run(SetSelection { session: scene.session, summary, at: now() })?;
-        }
-        if let Some(state) = state {
-            self.evaluated.tip = Some(state.tip());
-        }
-        Ok(self.evaluated)
-    }
-
-    /// The title that new entries set, else the one that is known, else the genesis payload's.
-    fn title(&self, path: &[EntryCid]) -> Answer<Option<String>> {
-        let scene = self.scene;
-        for cid in path.iter().rev().filter(|cid| scene.new.contains(cid)) {
-            if let Some(entry) = scene.known.get(cid) {
-                let (signed, payload) = entry.clone().into_parts();
-                let named = matches!(signed.value().body, Body::Genesis(_))
-                    || matches!(&signed.value().body, Body::Note(throughline_protocol::entry::Note::Title));
-                if let (true, Some(bytes)) = (named, payload) {
-                    let payload = throughline_protocol::payload::Payload::check(signed.value(), bytes)?;
-                    if let Some(title) = payload.title() {
-                        return Ok(Some(title.to_owned()));
-                    }
+            let page = reader.sessions(after, PAGE)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.session);
+            for row in &page {
+                let calm = matches!(row.summary.verdict.as_str(), "valid" | "sealed" | "incomplete");
+                let side = if calm { reader.side_entries(row.session, None, PAGE)? } else { Vec::new() };
+                let tells = |status| status != throughline_store::SideStatus::Branch;
+                if row.summary.verdict == "incomplete" || side.iter().any(|side| tells(side.status)) {
+                    self.judge_again(row.session)?;
                 }
             }
         }
-        Ok(scene.row.as_ref().and_then(|row| row.summary.title.clone()))
     }
 }
 
-/// Index of the first main-chain entry after the one that stays: a chain's index is its seq.
-fn keep_through_index(keep: &Mark) -> usize {
-    usize::try_from(keep.seq.get().saturating_add(1)).unwrap_or(usize::MAX)
+/// Rows read at a time.
+const PAGE: usize = 256;
+
+/// The summary with a Ref in it, when that can be told without judging everything.
+///
+/// A server's Ref never anchors. One of the owner or of a live device, at a head that is the tip of a chain with nothing beside
+/// it, says only how deep the chain is anchored: all of the chain lies below it, so no tombstone cuts anything.
+fn anchors_the_tip(reader: &Reader, session: SessionId, anchor: &Signed<Control>) -> Answer<Option<Summary>> {
+    let Control::Ref(value) = anchor.value() else { return Ok(None) };
+    if reader.session(session)?.is_none() {
+        return Ok(None);
+    }
+    let standing = standing(reader, session)?;
+    let (row, tip) = (&standing.row, standing.state.tip());
+    let controls = controls_of(reader, row.owner, None)?;
+    if let Some(cited) = value.capability
+        && controls.grant(&cited, value.signer, row.owner).is_ok_and(|grant| grant.role == Role::Writer)
+    {
+        return Ok(Some(row.summary.clone()));
+    }
+    let calm = matches!(row.summary.verdict.as_str(), "valid" | "sealed");
+    let at_the_end = row.summary.head.is_some_and(|head| head.cid == tip.cid);
+    if !calm || !at_the_end || !reader.side_entries(session, None, 1)?.is_empty() {
+        return Ok(None);
+    }
+    let live = value.capability.is_none_or(|cited| controls.revoked_by(&cited, row.owner).is_none());
+    let by = check_ref(value, standing.state.facts(), standing.state.position(), &controls);
+    let anchored = matches!(by, Ok(Standing::Owner)) || (matches!(by, Ok(Standing::Device)) && live);
+    Ok(anchored.then(|| Summary { anchored_through: Some(tip.seq), ..row.summary.clone() }))
 }
 
-/// An entry read back from the store; it was verified when it was adopted.
-fn from_store(bytes: Vec<u8>) -> Answer<Prechecked> {
-    let signed = Decoded::<Entry>::decode(Arc::<[u8]>::from(bytes))?.assume_signed();
-    Ok(Prechecked::of(signed, None)?)
+/// Whether a control blob may matter to a session: it is of its owner, and a Ref is about it.
+fn belongs(control: &Control, owner: Principal, session: SessionId) -> bool {
+    match control {
+        Control::Capability(capability) => capability.signer == owner && capability.audience.is_none(),
+        Control::Tombstone(tombstone) => tombstone.signer == owner,
+        Control::Ref(value) => {
+            value.owner() == owner && value.session_head().is_ok_and(|head| head.session == session)
+        }
+    }
 }
 
 /// The owner that the genesis among `entries` names.
-fn owner_of(session: SessionId, entries: &[Prechecked]) -> Answer<throughline_protocol::id::Principal> {
+pub(super) fn owner_of(session: SessionId, entries: &[Prechecked]) -> Answer<Principal> {
     entries
         .iter()
         .find(|entry| entry.signed().cid() == session.genesis())
         .map(|entry| entry.signed().value().owner())
-        .ok_or_else(|| Problem::new(Code::Incomplete, format!("the genesis of {} is not held", session.short())))
+        .ok_or_else(|| {
+            Problem::new(Code::Incomplete, format!("the genesis of {} is not held", session.short()))
+        })
 }

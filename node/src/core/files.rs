@@ -1,18 +1,24 @@
 //! Files: streamed to disk, one raw block up to 1 MiB, UnixFS above.
 
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, sync_channel};
+
 use sha2::{Digest as _, Sha256};
 use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::{Cid, Codec, UnixMillis};
 use throughline_protocol::limits;
 use throughline_protocol::unixfs::{FileBuilder, FileReader, Layout, Step};
-use throughline_store::{PutBlock, Reader, Stored};
+use throughline_store::{PutBlock, Reader, StoreError, Stored};
 
 use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 
 /// How long a file stays that no entry links.
 pub const LEASE_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Blocks that wait for their commit.
+const IN_FLIGHT_MAX: usize = 16;
 
 /// A file that was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +35,64 @@ pub struct StoredBlob {
     pub sha256: [u8; 32],
 }
 
-/// A file on its way in; holds one chunk in memory.
+/// A file on its way in; holds a few chunks in memory.
 pub struct Incoming {
-    node: Node,
     builder: FileBuilder,
     hasher: Sha256,
     size_bytes: u64,
-    blocks: u64,
-    stored: Stored,
+    blocks: Blocks,
+}
+
+/// Blocks on their way into the store: some share a commit, and only so many are in memory at a time.
+pub(super) struct Blocks {
+    node: Node,
+    in_flight: VecDeque<Receiver<Result<Stored, StoreError>>>,
+    count: u64,
+    last: Stored,
+}
+
+impl Blocks {
+    pub(super) fn new(node: &Node) -> Self {
+        Blocks { node: node.clone(), in_flight: VecDeque::new(), count: 0, last: Stored::Held }
+    }
+
+    /// Stores a block, leased until an entry links it.
+    ///
+    /// # Errors
+    /// When the disk refuses this block or one before it.
+    pub(super) fn put(&mut self, block: Block) -> Answer<()> {
+        if self.in_flight.len() >= IN_FLIGHT_MAX {
+            self.wait()?;
+        }
+        let at = now();
+        let until = UnixMillis::new(at.get() + LEASE_MS).unwrap_or(at);
+        let (reply, stored) = sync_channel(1);
+        self.node.store().submit(PutBlock::bytes(block, at, until), move |outcome| {
+            // Nobody waits any more when an earlier block was refused.
+            let _ = reply.send(outcome);
+        })?;
+        self.in_flight.push_back(stored);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Waits until all are stored; whether the last one was new.
+    ///
+    /// # Errors
+    /// When the disk refused one.
+    pub(super) fn finish(mut self) -> Answer<(u64, Stored)> {
+        while !self.in_flight.is_empty() {
+            self.wait()?;
+        }
+        Ok((self.count, self.last))
+    }
+
+    fn wait(&mut self) -> Answer<()> {
+        if let Some(first) = self.in_flight.pop_front() {
+            self.last = first.recv().unwrap_or(Err(StoreError::Closed))?;
+        }
+        Ok(())
+    }
 }
 
 impl Node {
@@ -44,12 +100,10 @@ impl Node {
     #[must_use]
     pub fn begin_file(&self) -> Incoming {
         Incoming {
-            node: self.clone(),
             builder: FileBuilder::new(Layout::THROUGHLINE),
             hasher: Sha256::new(),
             size_bytes: 0,
-            blocks: 0,
-            stored: Stored::Held,
+            blocks: Blocks::new(self),
         }
     }
 
@@ -74,8 +128,7 @@ impl Incoming {
     pub fn push(&mut self, bytes: &[u8]) -> Answer<()> {
         self.hasher.update(bytes);
         self.size_bytes += bytes.len() as u64;
-        let blocks = self.builder.push(bytes);
-        self.store(blocks)
+        self.builder.push(bytes).into_iter().try_for_each(|block| self.blocks.put(block))
     }
 
     /// Ends the file.
@@ -83,26 +136,16 @@ impl Incoming {
     /// # Errors
     /// When the disk refuses.
     pub fn finish(mut self) -> Answer<StoredBlob> {
-        let builder = std::mem::replace(&mut self.builder, FileBuilder::new(Layout::THROUGHLINE));
-        let (blocks, built) = builder.finish();
-        self.store(blocks)?;
+        let (last, built) = self.builder.finish();
+        last.into_iter().try_for_each(|block| self.blocks.put(block))?;
+        let (blocks, stored) = self.blocks.finish()?;
         Ok(StoredBlob {
             cid: built.root,
             size_bytes: self.size_bytes,
-            blocks: self.blocks,
-            stored: self.stored,
+            blocks,
+            stored,
             sha256: self.hasher.finalize().into(),
         })
-    }
-
-    fn store(&mut self, blocks: Vec<Block>) -> Answer<()> {
-        let at = now();
-        let until = UnixMillis::new(at.get() + LEASE_MS).unwrap_or(at);
-        for block in blocks {
-            self.blocks += 1;
-            self.stored = self.node.store().run(PutBlock::bytes(block, at, until))?;
-        }
-        Ok(())
     }
 }
 
@@ -135,7 +178,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// `E_INCOMPLETE` when a block of it is not held.
-    pub fn next(&mut self) -> Answer<Option<Vec<u8>>> {
+    pub fn piece(&mut self) -> Answer<Option<Vec<u8>>> {
         let tree = match &mut self.source {
             Source::One(bytes) => return Ok(bytes.take()),
             Source::Tree(tree) => tree,

@@ -8,18 +8,26 @@ mod append_signed;
 mod authority;
 mod base;
 mod car;
+mod car_read;
+mod change;
 mod controls;
 mod create;
 mod errors;
 mod evaluate;
+mod extend;
 mod files;
 mod import;
+mod import_lines;
+mod import_run;
+mod may;
 mod preview;
 mod refs;
 mod resolve;
+mod scene;
 mod seal_up;
 pub mod shape;
 mod summary;
+mod turns;
 mod verify;
 
 use std::sync::{Arc, OnceLock};
@@ -38,15 +46,15 @@ use crate::keys::{NodeKeys, OwnerKeyFile, Seed};
 pub use append::{AppendRequest, Appended};
 pub use append_signed::SignedAppend;
 pub use controls::{Granted, controls_of, grant_of};
-pub use create::{CreateRequest, Created, Drafts};
-pub use evaluate::{Arrived, Evaluated, Taken};
-pub use authority::{ControlKind, ControlsTaken};
+pub use create::{CreateRequest, Created, Drafts, RequestKey};
+pub use evaluate::{Arrived, Evaluated, Takeover, Taken};
+pub use authority::{ControlKind, ControlsTaken, Keeping};
 pub use files::{Incoming, LEASE_MS, Outgoing, StoredBlob};
 pub use import::ImportRequest;
 pub use preview::Revoke;
 pub use refs::ref_facts;
 pub use verify::PayloadUse;
-pub(crate) use base::{need_session, next_place, not_found, standing};
+pub(crate) use base::{need_session, standing};
 
 /// A node's state, shared by everything that acts for it. Clones are the same node.
 #[derive(Clone)]
@@ -66,6 +74,7 @@ struct Inner {
     commits: watch::Sender<u64>,
     stop: watch::Sender<bool>,
     drafts: Drafts,
+    turns: turns::Turns,
     network: OnceLock<crate::sync::Network>,
     moves: OnceLock<Arc<crate::moves::Moves>>,
     serving: std::sync::atomic::AtomicBool,
@@ -93,7 +102,7 @@ impl Node {
         let store = Store::open(dirs.data(), options)?;
         let newest = store.reader()?.newest_event()?;
         commits.send_replace(newest);
-        Ok(Node {
+        let node = Node {
             inner: Arc::new(Inner {
                 key: keys.node().signing_key(),
                 peer_seed: Seed::from_bytes(zeroize::Zeroizing::new(*keys.peer().bytes())),
@@ -105,11 +114,14 @@ impl Node {
                 commits,
                 stop: watch::Sender::new(false),
                 drafts: Drafts::default(),
+                turns: turns::Turns::default(),
                 network: OnceLock::new(),
                 moves: OnceLock::new(),
                 serving: std::sync::atomic::AtomicBool::new(false),
             }),
-        })
+        };
+        node.settle_unfinished()?;
+        Ok(node)
     }
 
     /// Where its files are.
@@ -197,6 +209,16 @@ impl Node {
     #[must_use]
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.inner.stop.subscribe()
+    }
+
+    /// Waits until no other act works on the session. Never to be asked for twice by one act.
+    fn turn(&self, session: throughline_protocol::id::SessionId) -> std::sync::MutexGuard<'_, ()> {
+        self.inner.turns.wait(session)
+    }
+
+    /// Waits until no other import runs.
+    fn import_turn(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.inner.turns.wait_for_imports()
     }
 
     /// Draft sessions.

@@ -1,21 +1,25 @@
 //! What a revocation would keep and cut, before anybody signs it.
 //!
-//! The preview is selection itself, run over what is held plus the tombstone in question: nothing is guessed.
+//! The preview is selection itself, run over what is held plus the tombstone in question, once as it is and once with
+//! the owner's anchor at the head: nothing is guessed. The tombstone and the anchor are never stored.
 
 use serde_json::{Value, json};
-use throughline_protocol::block::Decoded;
+use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::build::Writable as _;
 use throughline_protocol::code::Code;
-use throughline_protocol::control::{Capability, Control};
-use throughline_protocol::entry::Entry;
-use throughline_protocol::fork::Controls;
-use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, Seq, SessionId};
-use throughline_store::{Reader, SessionRow};
+use throughline_protocol::control::{Capability, Control, Role, Tombstone};
+use throughline_protocol::fork::{Controls, Judged, Mark, Selection, Set};
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, SessionId};
+use throughline_protocol::sign::SIGNATURE_BYTES;
+use throughline_protocol::verify::ChainState;
+use throughline_store::Reader;
 
 use super::authority::sessions_of_owner;
 use super::base::need_session;
-use super::controls::controls_of;
-use super::verify::decode;
-use super::{Node, shape};
+use super::controls::{Granted, controls_of, grant_of};
+use super::refs::ref_facts;
+use super::scene::{Scene, is_disputed};
+use super::{Node, now, shape};
 use crate::api::error::{Answer, Problem};
 
 /// What is to be revoked.
@@ -27,16 +31,6 @@ pub enum Revoke {
     Capability(Cid),
 }
 
-/// One session's part of a preview.
-struct Part {
-    row: SessionRow,
-    /// Entries by the key in question, and the deepest of them.
-    last_by_key: Option<Seq>,
-    /// The deepest anchor that does not depend on the key.
-    anchored: Option<Seq>,
-    is_holder: bool,
-}
-
 impl Node {
     /// Previews a revocation.
     ///
@@ -46,26 +40,35 @@ impl Node {
         let owner = self.need_owner()?;
         let reader = self.reader()?;
         let controls = controls_of(&reader, owner, None)?;
-        let capabilities = named(&controls, owner, revoke);
-        if capabilities.is_empty() {
+        let named = named(&controls, owner, revoke);
+        let Some((_, first)) = named.first() else {
             let what = match revoke {
                 Revoke::Delegate(delegate) => format!("{} has no capability of this owner", delegate.short()),
                 Revoke::Capability(cid) => format!("capability {} is not held", cid.short()),
             };
             return Err(Problem::new(Code::CapMissing, what).hint("throughline grants"));
-        }
-        let delegates: Vec<Principal> = capabilities.iter().map(|(_, capability)| capability.delegate).collect();
-        let cids: Vec<Cid> = capabilities.iter().map(|(cid, _)| *cid).collect();
+        };
+        let delegate = first.delegate;
+        let asked = Asked {
+            owner,
+            delegate,
+            tombstones: named
+                .iter()
+                .filter(|(cid, _)| controls.revoked_by(cid, owner).is_none())
+                .map(|(cid, _)| tombstone(owner, *cid))
+                .collect::<Answer<_>>()?,
+            capabilities: named.iter().map(|(cid, _)| *cid).collect(),
+        };
         let mut sessions = Vec::new();
         let mut still_holder = Vec::new();
         for session in sessions_of_owner(&reader, owner)? {
-            let Some(part) = part_of(&reader, session, owner, &cids, &delegates)? else { continue };
-            if part.is_holder {
+            let Some(part) = asked.part_of(&reader, session)? else { continue };
+            if part["holder"] == true {
                 still_holder.push(session.to_string());
             }
-            sessions.push(part.to_json());
+            sessions.push(part);
         }
-        let capabilities: Vec<Value> = capabilities
+        let capabilities: Vec<Value> = named
             .iter()
             .map(|(cid, capability)| {
                 json!({
@@ -76,7 +79,7 @@ impl Node {
             })
             .collect();
         Ok(json!({
-            "v": 1, "kind": "preview", "capabilities": capabilities,
+            "v": 1, "kind": "preview", "delegate": delegate.to_string(), "capabilities": capabilities,
             "sessions": sessions, "stillHolder": still_holder,
         }))
     }
@@ -100,82 +103,108 @@ fn named(controls: &Controls, owner: Principal, revoke: Revoke) -> Vec<(Cid, Cap
         .collect()
 }
 
-/// A session's part; none if the key never wrote in it.
-fn part_of(
-    reader: &Reader,
-    session: SessionId,
+/// A tombstone as the owner would sign it. It has no signature: it is put into a set that is thrown away.
+fn tombstone(owner: Principal, capability: Cid) -> Answer<Signed<Control>> {
+    unsigned(&Control::Tombstone(Tombstone {
+        ts: now(),
+        signer: owner,
+        capability,
+        keep: Vec::new(),
+        reason: None,
+        ext: None,
+    }))
+}
+
+fn unsigned(control: &Control) -> Answer<Signed<Control>> {
+    Ok(Decoded::<Control>::decode(control.write(&[0; SIGNATURE_BYTES]))?.assume_signed())
+}
+
+/// A revocation that is looked at.
+struct Asked {
     owner: Principal,
-    cids: &[Cid],
-    delegates: &[Principal],
-) -> Answer<Option<Part>> {
-    let row = need_session(reader, session)?;
-    let is_holder = row.summary.holder.is_some_and(|holder| delegates.contains(&holder));
-    let mut last_by_key = None;
-    let mut anchored = None;
-    let refs = anchor_heads(reader, session, owner, cids)?;
-    for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
-        let stored = stored?;
-        let decoded = decode(&stored)?;
-        let entry: &Entry = decoded.value();
-        if entry.capability().is_some_and(|cited| cids.contains(&cited)) {
-            last_by_key = Some(stored.seq);
-        } else if entry.signer == owner || anchors(entry) {
-            anchored = Some(stored.seq);
-        }
-        if refs.contains(&stored.cid) {
-            anchored = Some(stored.seq);
-        }
-    }
-    Ok((last_by_key.is_some() || is_holder).then_some(Part { row, last_by_key, anchored, is_holder }))
+    delegate: Principal,
+    capabilities: Vec<Cid>,
+    /// Of those that are in force.
+    tombstones: Vec<Signed<Control>>,
 }
 
-/// Whether an entry by somebody else than the owner anchors what lies below it: a device's or another holder's.
-fn anchors(entry: &Entry) -> bool {
-    use throughline_protocol::entry::Body;
-    // Contributors never anchor; what they sign is user messages without an origin under their own grant.
-    !matches!(entry.body, Body::UserMessage(_)) || matches!(&entry.body, Body::UserMessage(m) if m.origin.is_some())
-}
-
-/// Heads of Refs that stay anchors when these capabilities go.
-fn anchor_heads(
-    reader: &Reader,
-    session: SessionId,
-    owner: Principal,
-    cids: &[Cid],
-) -> Answer<Vec<EntryCid>> {
-    let mut heads = Vec::new();
-    for bytes in reader.refs_of_session(session)? {
-        let Control::Ref(value) = Decoded::<Control>::decode(bytes)?.value().clone() else { continue };
-        let counts = value.signer == owner || value.capability.is_some_and(|cited| !cids.contains(&cited));
-        if let (true, Ok(head)) = (counts, value.session_head()) {
-            heads.push(head.head);
+impl Asked {
+    /// What it does to a session; none if the key never wrote in it and does not hold it.
+    fn part_of(&self, reader: &Reader, session: SessionId) -> Answer<Option<Value>> {
+        let row = need_session(reader, session)?;
+        let controls = controls_of(reader, row.owner, Some(session))?;
+        let scene = Scene::held(reader, session, Some(row.clone()), controls)?;
+        let judged = scene.set.judge();
+        let wrote = judged
+            .entries()
+            .any(|(entry, ..)| entry.capability().is_some_and(|cited| self.capabilities.contains(&cited)));
+        let holds = row.summary.holder == Some(self.delegate);
+        if !wrote && !holds {
+            return Ok(None);
         }
-    }
-    Ok(heads)
-}
-
-impl Part {
-    fn to_json(&self) -> Value {
-        let tip = self.row.tip;
-        // Anchoring the tip keeps all; without it, what lies after the last anchor falls.
-        let cut = match (self.last_by_key, self.anchored) {
-            (Some(last), Some(anchored)) => last.get().saturating_sub(anchored.get()),
-            (Some(last), None) => last.get() + 1,
-            (None, _) => 0,
+        let selection = judged.selection();
+        let to_anchor = to_anchor(&judged, &selection, row.tip);
+        let mut set = scene.set.clone();
+        for tombstone in &self.tombstones {
+            set.insert_control(tombstone);
+        }
+        let without = Outcome::of(&set, &scene.main);
+        let state = to_anchor.and_then(|mark| ChainState::at(&judged, scene.set.controls(), mark.cid));
+        let blocked = holds && !self.may_still_write(&set, &judged);
+        let (with, anchor) = match (to_anchor, state) {
+            (Some(mark), Some(state)) => {
+                let value = ref_facts(session, mark.cid, mark.epoch, self.owner, true);
+                set.insert_control(&unsigned(&Control::Ref(value))?);
+                let facts = json!({
+                    "session": session.to_string(), "head": {"cid": mark.cid.to_string(), "seq": mark.seq.get()},
+                    "epoch": mark.epoch.get(), "class": state.class().word(),
+                });
+                (Outcome::of(&set, &scene.main), facts)
+            }
+            _ => (without, Value::Null),
         };
-        json!({
-            "session": self.row.session.to_string(),
-            "title": self.row.summary.title,
-            "head": shape::mark(&tip),
-            "keptThrough": {"cid": tip.cid.to_string(), "seq": tip.seq.get()},
-            "anchoredBefore": self.anchored.map(Seq::get),
-            "cutEntries": 0,
-            "cutWithoutAnchor": cut,
-            "holder": self.is_holder,
-            "anchor": {
-                "head": {"cid": tip.cid.to_string(), "seq": tip.seq.get()},
-                "epoch": tip.epoch.get(), "class": self.row.summary.class.word(),
-            },
-        })
+        Ok(Some(json!({
+            "session": session.to_string(),
+            "title": row.summary.title,
+            "head": shape::mark(&to_anchor.unwrap_or(row.tip)),
+            "keptThrough": with.kept.map(|mark| json!({"cid": mark.cid.to_string(), "seq": mark.seq.get()})),
+            "cutEntries": with.cut,
+            "anchoredBefore": without.kept.map(|mark| mark.seq.get()),
+            "cutWithoutAnchor": without.cut,
+            "holder": blocked,
+            "anchor": anchor,
+        })))
+    }
+
+    /// Whether another grant lets the key go on writing.
+    fn may_still_write(&self, after: &Set, judged: &Judged<'_>) -> bool {
+        let covers = judged.facts().map(|facts| (facts.id, &facts.agent));
+        let granted = grant_of(after.controls(), self.owner, self.delegate, Role::Writer, covers);
+        matches!(granted, Granted::Live(_))
+    }
+}
+
+/// Where an owner's anchor keeps most and decides nothing else: the tip; in dispute the last entry that is not disputed,
+/// since an anchor above it would choose a side.
+fn to_anchor(judged: &Judged<'_>, selection: &Selection, tip: Mark) -> Option<Mark> {
+    if is_disputed(selection) { selection.head } else { judged.mark(tip.cid) }
+}
+
+/// How much of the main chain counts.
+#[derive(Clone, Copy)]
+struct Outcome {
+    /// The last entry of the main chain that counts.
+    kept: Option<Mark>,
+    /// Entries of the main chain that do not.
+    cut: u64,
+}
+
+impl Outcome {
+    fn of(set: &Set, main: &[EntryCid]) -> Self {
+        let judged = set.judge();
+        let valid = judged.selection().valid;
+        let cut = main.iter().filter(|cid| !valid.contains(*cid)).count();
+        let kept = main.iter().rev().find(|cid| valid.contains(*cid));
+        Outcome { kept: kept.and_then(|cid| judged.mark(*cid)), cut: cut as u64 }
     }
 }

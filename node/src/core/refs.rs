@@ -65,7 +65,8 @@ impl Node {
     ) -> Answer<Option<Signed<Control>>> {
         let controls = controls_of(reader, owner, None)?;
         let covers = (state.session(), state.agent());
-        let Granted::Live(capability) = grant_of(&controls, owner, self.principal(), role, Some(covers)) else {
+        let Granted::Live(capability) = grant_of(&controls, owner, self.principal(), role, Some(covers))
+        else {
             return Ok(None);
         };
         let tip = state.tip();

@@ -27,7 +27,9 @@ impl Node {
         if text.starts_with("tls1") {
             return match text.parse::<Ticket>()? {
                 Ticket::Session(ticket) => Ok(ticket.session),
-                Ticket::Peer(_) => Err(Problem::new(Code::InputFormat, "expected a session ticket, got a peer's")),
+                Ticket::Peer(_) => {
+                    Err(Problem::new(Code::InputFormat, "expected a session ticket, got a peer's"))
+                }
             };
         }
         if let Ok(session) = text.parse::<SessionId>() {
@@ -38,11 +40,14 @@ impl Node {
 
     fn by_short_id(&self, text: &str) -> Answer<SessionId> {
         let tail = text.strip_prefix(COMMON_PREFIX).unwrap_or(text);
-        let plain = tail.len() >= SHORT_MIN && tail.bytes().all(|b| b.is_ascii_lowercase() || (b'2'..=b'7').contains(&b));
+        let plain = tail.len() >= SHORT_MIN
+            && tail.bytes().all(|b| b.is_ascii_lowercase() || (b'2'..=b'7').contains(&b));
         if !plain {
             return Err(Problem::new(
                 Code::Cid,
-                format!("expected a session CID or at least {SHORT_MIN} characters of one after {COMMON_PREFIX}"),
+                format!(
+                    "expected a session CID or at least {SHORT_MIN} characters of one after {COMMON_PREFIX}"
+                ),
             )
             .hint("throughline list"));
         }
@@ -51,10 +56,8 @@ impl Node {
             [session] => Ok(*session),
             [] => Err(Problem::new(Code::NotFoundYet, format!("no session here begins with {tail}"))
                 .hint("throughline list")),
-            several => Err(Problem::new(Code::Ambiguous, format!("{tail} fits several sessions")).with(
-                "matches",
-                json!(several.iter().map(ToString::to_string).collect::<Vec<_>>()),
-            )),
+            several => Err(Problem::new(Code::Ambiguous, format!("{tail} fits several sessions"))
+                .with("matches", json!(several.iter().map(ToString::to_string).collect::<Vec<_>>()))),
         }
     }
 }

@@ -1,20 +1,22 @@
 //! Building entries: a stated draft becomes a signed entry on the tip of a verifier.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use throughline_protocol::build;
-use throughline_protocol::entry::{Authority, Entry};
-use throughline_protocol::id::{Seq, UnixMillis};
-use throughline_protocol::payload::{Payload, Salt};
+use throughline_protocol::code::Code;
 use throughline_protocol::content::Content;
-use throughline_protocol::entry::Body;
+use throughline_protocol::entry::{Authority, Body, Entry};
+use throughline_protocol::id::{Cid, Codec, HashKind, Seq, UnixMillis};
+use throughline_protocol::payload::{Payload, Salt};
 use throughline_protocol::sign::SigningKey;
-use throughline_protocol::verify::{Ancestry, Prechecked, Pushed, Verifier, VerifiedEntry};
+use throughline_protocol::unixfs;
+use throughline_protocol::verify::{Ancestry, Prechecked, Pushed, VerifiedEntry, Verifier};
 use throughline_protocol::view::EntryDraft;
+use throughline_store::Reader;
 
 use super::base::next_place;
 use crate::api::error::{Answer, Problem};
-use throughline_protocol::code::Code;
 
 /// Signs a draft on the verifier's tip and links it there: local entries pass the line that fetched ones do.
 pub(super) fn sign_on<A: Ancestry>(
@@ -49,8 +51,9 @@ pub(super) fn sign_on<A: Ancestry>(
     }
 }
 
-/// Files and config blocks that entries name, by seq and digest: the store keeps them from then on.
-pub(super) fn links_of(entries: &[VerifiedEntry]) -> Answer<Vec<(Seq, [u8; 32])>> {
+/// Files and config blocks that entries name, by seq and digest: the store keeps them from then on. Of a file in many
+/// blocks all that are held are named; whoever brings a block later links it then.
+pub(super) fn links_of(reader: &Reader, entries: &[VerifiedEntry]) -> Answer<Vec<(Seq, [u8; 32])>> {
     let mut links = Vec::new();
     for verified in entries {
         let entry = verified.signed().value();
@@ -59,15 +62,42 @@ pub(super) fn links_of(entries: &[VerifiedEntry]) -> Answer<Vec<(Seq, [u8; 32])>
             links.extend(response.config.map(|config| (seq, *config.digest())));
         }
         let Some(bytes) = verified.payload() else { continue };
-        let payload = Payload::check(entry, bytes.clone())?;
-        links.extend(payload.attachments().iter().map(|attachment| (seq, *attachment.cid.digest())));
-        links.extend(payload.content().iter().filter_map(|content| match content {
-            Content::Media(media) => Some((seq, *media.cid.digest())),
-            _ => None,
-        }));
-        if let Some(report) = payload.import_report() {
-            links.extend(report.segments.iter().map(|segment| (seq, *segment.cid.digest())));
+        for file in files_of(&Payload::check(entry, bytes.clone())?) {
+            links.extend(blocks_of(reader, file)?.into_iter().map(|digest| (seq, digest)));
         }
     }
     Ok(links)
+}
+
+/// The files that a payload names: attachments, media, the bytes that an import was made from.
+pub(super) fn files_of(payload: &Payload) -> Vec<Cid> {
+    let mut files: Vec<Cid> = payload.attachments().iter().map(|attachment| attachment.cid).collect();
+    files.extend(
+        payload
+            .content()
+            .iter()
+            .filter_map(|content| if let Content::Media(media) = content { Some(media.cid) } else { None }),
+    );
+    if let Some(report) = payload.import_report() {
+        files.extend(report.segments.iter().map(|segment| segment.cid));
+    }
+    files
+}
+
+/// Digests of a file's blocks, as far as they are held; its root in any case.
+pub(super) fn blocks_of(reader: &Reader, root: Cid) -> Answer<BTreeSet<[u8; 32]>> {
+    let mut digests = BTreeSet::new();
+    let mut waiting = vec![root];
+    while let Some(cid) = waiting.pop() {
+        if cid.hash_kind() != HashKind::Sha256 || !digests.insert(*cid.digest()) {
+            continue;
+        }
+        if cid.codec() == Codec::DagPb
+            && let Some(bytes) = reader.block(&cid)?
+        {
+            // What cannot be read as a node links nothing.
+            waiting.extend(unixfs::links(&bytes).unwrap_or_default());
+        }
+    }
+    Ok(digests)
 }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::content::Content;
+use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::{Body, Entry, Note};
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{Principal, Seq, UnixMillis};
@@ -97,7 +98,8 @@ pub fn session(row: &SessionRow, own: Principal, aliases: &Aliases) -> Value {
 /// What is wrong with a session, each with the command that goes on.
 fn problems(row: &SessionRow) -> Vec<Value> {
     let short = row.session.short();
-    let problem = |code: &str, message: &str, fix: String| json!({"code": code, "message": message, "fix": fix});
+    let problem =
+        |code: &str, message: &str, fix: String| json!({"code": code, "message": message, "fix": fix});
     let mut found = Vec::new();
     match row.summary.verdict.as_str() {
         "forked" => found.push(problem(
@@ -151,12 +153,7 @@ pub fn log_entry(
     let signed = Decoded::<Entry>::decode(stored.bytes.as_slice())?.assume_signed();
     let (payload, payload_state) = payload_of(reader, &signed)?;
     let entry = signed.value();
-    let head = row.summary.head.unwrap_or(row.tip);
-    let status = match payload_state {
-        "redacted" => "redacted-payload",
-        _ if stored.seq > head.seq && row.summary.pending > 0 => "pending",
-        _ => "valid",
-    };
+    let status = if payload_state == "redacted" { "redacted-payload" } else { status_of(row, stored.seq) };
     Ok(json!({
         "v": 1, "kind": "entry",
         "session": row.session.to_string(),
@@ -167,7 +164,7 @@ pub fn log_entry(
         "type": entry.body.type_name(),
         "signer": entry.signer.to_string(),
         "signerAlias": if entry.signer == own { Some("self") } else { aliases.get(&entry.signer).map(String::as_str) },
-        "role": role_word(entry, row),
+        "role": role_word(reader, entry, row)?,
         "claimedTs": rfc3339(entry.ts),
         "claimedTsMs": entry.ts.get(),
         "status": status,
@@ -182,15 +179,30 @@ pub fn log_entry(
     }))
 }
 
-/// As what the signer acted, as far as the entry itself tells.
-fn role_word(entry: &Entry, row: &SessionRow) -> &'static str {
-    if entry.signer == row.owner {
-        "owner"
-    } else if matches!(entry.body, Body::ModelResponse(_)) {
-        "holder"
-    } else {
-        "delegate"
+/// How an entry of the main chain counts.
+fn status_of(row: &SessionRow, seq: Seq) -> &'static str {
+    match (row.summary.head, row.summary.verdict.as_str()) {
+        // Nothing counts: the genesis was signed under a grant that was revoked.
+        (None, "revoked-tail") => "revoked",
+        (None, _) => "unverified",
+        (Some(head), _) if seq <= head.seq => "valid",
+        (Some(_), "forked" | "frozen") => "forked",
+        (Some(_), _) => "pending",
     }
+}
+
+/// As what the signer acted: the owner, or by the role of the grant that the entry cites.
+fn role_word(reader: &Reader, entry: &Entry, row: &SessionRow) -> Answer<&'static str> {
+    let Some(cited) = entry.capability().filter(|_| entry.signer != row.owner) else { return Ok("owner") };
+    let Some(bytes) = reader.control(&cited)? else { return Ok("delegate") };
+    let decoded = Decoded::<Control>::decode(bytes)?;
+    let Control::Capability(capability) = decoded.value() else { return Ok("delegate") };
+    Ok(match capability.grant().map(|grant| grant.role) {
+        Ok(Role::Agent) => "device",
+        Ok(Role::Writer) => "holder",
+        Ok(Role::Contributor) => "contributor",
+        Ok(Role::Reader) | Err(_) => "delegate",
+    })
 }
 
 /// The payload, and one word: `none`, `present`, `absent` or `redacted`.
@@ -209,9 +221,9 @@ pub fn payload_of(reader: &Reader, signed: &Signed<Entry>) -> Answer<(Option<Pay
 fn links(reader: &Reader, payload: Option<&Payload>) -> Answer<Vec<Value>> {
     let Some(payload) = payload else { return Ok(Vec::new()) };
     let attachments = payload.attachments().iter().map(|file| (file.cid, file.size, file.name.clone()));
-    let media = payload.content().iter().filter_map(|content| match content {
-        Content::Media(media) => Some((media.cid, media.size, media.name.clone())),
-        _ => None,
+    let media = payload.content().iter().filter_map(|content| {
+        let Content::Media(media) = content else { return None };
+        Some((media.cid, media.size, media.name.clone()))
     });
     attachments
         .chain(media)
@@ -237,7 +249,7 @@ fn one_line(entry: &Entry, payload: Option<&Payload>) -> String {
         Body::Note(Note::Class(class)) => format!("class {}", class.word()),
         Body::Note(note) if words.is_empty() => note.kind().to_owned(),
         Body::Genesis(genesis) if words.is_empty() => genesis.agent.to_string(),
-        _ => String::new(),
+        Body::Genesis(_) | Body::UserMessage(_) | Body::ModelResponse(_) | Body::Note(_) => String::new(),
     };
     if let (Body::ToolCall(_), Some(Words::ToolCall(tool))) = (&entry.body, payload.map(Payload::words))
         && let Some(input) = &tool.input

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use throughline_protocol::block::Decoded;
-use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{Auditor, NotLinear, Report};
 use throughline_store::{PayloadState, Reader, StoredEntry};
@@ -132,9 +130,4 @@ fn payload(reader: &Reader, stored: &StoredEntry, payloads: PayloadUse) -> Answe
         }),
         _ => Ok(None),
     }
-}
-
-/// The entry type and signer of a stored entry, for listings.
-pub(super) fn decode(stored: &StoredEntry) -> Answer<Decoded<Entry>> {
-    Ok(Decoded::<Entry>::decode(stored.bytes.as_slice())?)
 }

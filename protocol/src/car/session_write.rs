@@ -68,6 +68,12 @@ impl SessionWriter {
         }
     }
 
+    /// Writes a block of a file that the payload of the last entry names, unless it was written before: for callers that
+    /// do not hold all of [`EntryBlocks::files`] at a time.
+    pub fn file(&mut self, out: &mut Vec<u8>, block: &Block) {
+        self.once(out, block.cid(), block.bytes());
+    }
+
     /// Writes a payload or config block, unless it was written before.
     pub fn payload(&mut self, out: &mut Vec<u8>, bytes: &[u8]) {
         self.once(out, EntryCid::of(bytes).cid(), bytes);

@@ -16,7 +16,7 @@ use throughline_protocol::id::{Cid, Codec, HashKind, Principal};
 use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
-use crate::core::{ControlKind, Revoke, controls_of, shape};
+use crate::core::{ControlKind, Keeping, Revoke, controls_of, shape};
 use throughline_protocol::code::Code;
 
 pub(super) fn routes() -> Router<App> {
@@ -28,37 +28,57 @@ pub(super) fn routes() -> Router<App> {
         .route("/v1/refs", post(reference))
 }
 
-async fn capability(State(app): State<App>, body: Bytes) -> Answer<(StatusCode, Json<Value>)> {
-    take(&app, ControlKind::Capability, body).await
+async fn capability(
+    State(app): State<App>,
+    query: input::Query,
+    input::Whole(body): input::Whole,
+) -> Answer<(StatusCode, Json<Value>)> {
+    take(&app, &query, ControlKind::Capability, body).await
 }
 
-async fn tombstone(State(app): State<App>, body: Bytes) -> Answer<(StatusCode, Json<Value>)> {
-    take(&app, ControlKind::Tombstone, body).await
+async fn tombstone(
+    State(app): State<App>,
+    query: input::Query,
+    input::Whole(body): input::Whole,
+) -> Answer<(StatusCode, Json<Value>)> {
+    take(&app, &query, ControlKind::Tombstone, body).await
 }
 
-async fn reference(State(app): State<App>, body: Bytes) -> Answer<(StatusCode, Json<Value>)> {
-    take(&app, ControlKind::Ref, body).await
+async fn reference(
+    State(app): State<App>,
+    query: input::Query,
+    input::Whole(body): input::Whole,
+) -> Answer<(StatusCode, Json<Value>)> {
+    take(&app, &query, ControlKind::Ref, body).await
 }
 
-async fn take(app: &App, kind: ControlKind, body: Bytes) -> Answer<(StatusCode, Json<Value>)> {
+async fn take(
+    app: &App,
+    query: &input::Query,
+    kind: ControlKind,
+    body: Bytes,
+) -> Answer<(StatusCode, Json<Value>)> {
     let bytes = body.clone();
-    let mut answer = app.act(move |node| node.take_control(kind, &bytes)).await?;
+    let keeping = if input::flag(query, "dryRun") { Keeping::DryRun } else { Keeping::Store };
+    let mut answer = app.act(move |node| node.take_control(kind, &bytes, keeping)).await?;
     let told = match app.node().network() {
-        Some(network) => network.tell_control(body.to_vec()).await,
-        None => crate::sync::Told::default(),
+        Some(network) if keeping == Keeping::Store => network.tell_control(body.to_vec()).await,
+        Some(_) | None => crate::sync::Told::default(),
     };
     answer["told"] = json!({"peers": told.peers, "pending": told.pending});
-    let status = if answer["unchanged"] == true { StatusCode::OK } else { StatusCode::CREATED };
+    let stored = answer["unchanged"] == false && keeping == Keeping::Store;
+    let status = if !stored { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(answer)))
 }
 
-async fn preview(State(app): State<App>, body: Bytes) -> Answer<Json<Value>> {
+async fn preview(State(app): State<App>, input::Whole(body): input::Whole) -> Answer<Json<Value>> {
     let value = input::json(&body)?;
-    let revoke = match (input::field::<Principal>(&value, "delegate")?, input::field::<Cid>(&value, "capability")?) {
-        (Some(delegate), None) => Revoke::Delegate(delegate),
-        (None, Some(capability)) => Revoke::Capability(capability),
-        _ => return Err(Problem::new(Code::ApiBody, "the body needs `delegate` or `capability`")),
-    };
+    let revoke =
+        match (input::field::<Principal>(&value, "delegate")?, input::field::<Cid>(&value, "capability")?) {
+            (Some(delegate), None) => Revoke::Delegate(delegate),
+            (None, Some(capability)) => Revoke::Capability(capability),
+            _ => return Err(Problem::new(Code::ApiBody, "the body needs `delegate` or `capability`")),
+        };
     app.act(move |node| node.preview_revocation(revoke)).await.map(Json)
 }
 

@@ -139,7 +139,8 @@ async fn one(
         let tag = format!("\"{cid}\"");
         let response = if raw {
             // The bytes under a CID never change; what is at a seq may.
-            let keep = if entry.starts_with('b') { "private, immutable, max-age=31536000" } else { "no-cache" };
+            let keep =
+                if entry.starts_with('b') { "private, immutable, max-age=31536000" } else { "no-cache" };
             let headers = [
                 (header::CONTENT_TYPE, DAG_CBOR.to_owned()),
                 (header::ETAG, tag),
@@ -156,14 +157,13 @@ async fn one(
 }
 
 /// An entry by CID, seq, `head` or a negative count from the tip; with why it stands beside the chain, if it does.
-fn find(
-    reader: &Reader,
-    row: &SessionRow,
-    text: &str,
-) -> Answer<(EntryCid, Vec<u8>, Option<&'static str>)> {
+fn find(reader: &Reader, row: &SessionRow, text: &str) -> Answer<(EntryCid, Vec<u8>, Option<&'static str>)> {
     let missing = || {
-        Problem::new(Code::NotFoundYet, format!("no entry `{}` in this session", text.chars().take(70).collect::<String>()))
-            .with("session", row.session.to_string())
+        Problem::new(
+            Code::NotFoundYet,
+            format!("no entry `{}` in this session", text.chars().take(70).collect::<String>()),
+        )
+        .with("session", row.session.to_string())
     };
     let seq = match text {
         "head" => Some(row.summary.head.unwrap_or(row.tip).seq),
@@ -265,7 +265,10 @@ async fn append_stated(
 ) -> Answer<Appended> {
     let key = input::idempotency(headers, body)?;
     if key.is_none() && !dry_run {
-        return Err(Problem::new(Code::ApiBody, "expected an idempotency-key header: it makes a repeat safe"));
+        return Err(Problem::new(
+            Code::ApiBody,
+            "expected an idempotency-key header: it makes a repeat safe",
+        ));
     }
     let value = input::json(body)?;
     let entries: Vec<EntryDraft> = match (&value["entry"], &value["entries"]) {
@@ -274,7 +277,8 @@ async fn append_stated(
             entries.iter().map(EntryDraft::from_json).collect::<Result<_, _>>()?
         }
         _ => {
-            let what = format!("expected `entry`, or `entries` with at most {} of them", limits::APPEND_ENTRIES_MAX);
+            let what =
+                format!("expected `entry`, or `entries` with at most {} of them", limits::APPEND_ENTRIES_MAX);
             return Err(Problem::new(Code::ApiBody, what));
         }
     };

@@ -1,7 +1,9 @@
 //! Events as SSE: after their commit only, each once, resumable by `Last-Event-ID`.
 //!
 //! The log of the store is the source, so a reader that comes back misses nothing; where the log no longer reaches back it
-//! gets `reset` and reads the state anew.
+//! gets `reset` and reads the state anew. An event may be several messages — an adoption is one message an entry — so an id
+//! says how far into the event its message is: `<event>.<message>`, and `<event>` after the last one. A reader that was cut
+//! off anywhere goes on with the message after the one it has.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,8 +18,8 @@ use futures::stream;
 use serde_json::{Value, json};
 use throughline_protocol::block::Decoded;
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::SessionId;
-use throughline_store::{Change, Event, EventPage, Reader};
+use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_store::{Change, Event, EventPage, Reader, StoredEntry};
 use tokio::sync::watch;
 
 use super::input;
@@ -25,9 +27,9 @@ use crate::api::App;
 use crate::api::error::Answer;
 
 /// Events read from the log at a time.
-const PAGE: usize = 256;
-/// Entries of one event that are told one by one; a larger adoption is told by its last entries.
-const ENTRIES_MAX: u64 = 10_000;
+const PAGE: usize = 64;
+/// Messages made at a time.
+const MESSAGES_MAX: usize = 1_024;
 /// A comment keeps idle connections open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -35,34 +37,80 @@ pub(super) fn routes() -> Router<App> {
     Router::new().route("/v1/events", get(events))
 }
 
+/// How far a reader is: all of the events up to `event`, and `messages` messages of the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    event: u64,
+    messages: usize,
+}
+
+impl Place {
+    fn after(event: u64) -> Self {
+        Place { event, messages: 0 }
+    }
+
+    /// Reads an id. One that is no id of this log is before everything, so its reader is told to begin anew.
+    fn parse(id: &str) -> Option<Self> {
+        match id.split_once('.') {
+            None => id.parse().ok().map(Place::after),
+            Some((event, messages)) => {
+                let event: u64 = event.parse().ok()?;
+                Some(Place { event: event.checked_sub(1)?, messages: messages.parse().ok()? })
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.messages {
+            0 => write!(f, "{}", self.event),
+            messages => write!(f, "{}.{messages}", self.event + 1),
+        }
+    }
+}
+
+/// What a reader wants to hear.
+#[derive(Clone)]
+struct Filter {
+    session: Option<SessionId>,
+    types: Option<Vec<String>>,
+}
+
+impl Filter {
+    fn wants(&self, name: &str) -> bool {
+        self.types.as_ref().is_none_or(|types| types.iter().any(|wanted| wanted == name))
+    }
+
+    fn is_about(&self, session: &SessionId) -> bool {
+        self.session.is_none_or(|only| only == *session)
+    }
+}
+
 struct Following {
     app: App,
     commits: watch::Receiver<u64>,
     stopping: watch::Receiver<bool>,
-    last: u64,
-    session: Option<SessionId>,
-    types: Option<Vec<String>>,
+    /// None: the reader gave an id that is none, and begins anew.
+    place: Option<Place>,
+    filter: Filter,
     ready: VecDeque<String>,
 }
 
-async fn events(
-    State(app): State<App>,
-    query: input::Query,
-    headers: HeaderMap,
-) -> Answer<Response<Body>> {
+async fn events(State(app): State<App>, query: input::Query, headers: HeaderMap) -> Answer<Response<Body>> {
     let session = query.get("session").map(|text| input::session(text)).transpose()?;
     let types = query.get("types").map(|types| types.split(',').map(str::to_owned).collect());
-    let resume = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let commits = app.node().commits();
     let stopping = app.node().stopping();
-    let last = match resume {
-        Some(last) => last,
-        None => app.act(|node| Ok(node.reader()?.newest_event()?)).await?,
+    let place = match headers.get("last-event-id") {
+        Some(id) => id.to_str().ok().and_then(Place::parse),
+        None => Some(Place::after(app.act(|node| Ok(node.reader()?.newest_event()?)).await?)),
     };
-    let mut ready = VecDeque::new();
-    // Tells the reader where it stands, so that it can resume even if nothing comes.
-    ready.push_back(format!(": from {last}\n\n"));
-    let following = Following { app, commits, stopping, last, session, types, ready };
+    // An id without data is no event, but what a reader resumes from, even if nothing comes.
+    let begins = place.map(|place| format!("id: {place}\n\n")).unwrap_or_default();
+    let ready = VecDeque::from([format!(": throughline\n{begins}")]);
+    let filter = Filter { session, types };
+    let following = Following { app, commits, stopping, place, filter, ready };
     let body = Body::from_stream(stream::unfold(following, |mut following| async move {
         let text = following.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), following))
@@ -79,92 +127,186 @@ impl Following {
                 return Some(text);
             }
             self.commits.borrow_and_update();
-            if self.read_on().await? {
+            if self.read_on().await? == Read::Some {
                 continue;
             }
-            let waited = tokio::select! {
-                changed = self.commits.changed() => changed.is_ok(),
-                _ = self.stopping.wait_for(|stop| *stop) => false,
-                () = tokio::time::sleep(KEEP_ALIVE) => return Some(": keep-alive\n\n".to_owned()),
+            let woken = tokio::select! {
+                changed = self.commits.changed() => changed.ok().map(|()| Woken::ByCommit),
+                _ = self.stopping.wait_for(|stop| *stop) => None,
+                () = tokio::time::sleep(KEEP_ALIVE) => Some(Woken::ByClock),
             };
-            if !waited {
-                return None;
+            if woken? == Woken::ByClock {
+                return Some(self.keep_alive());
             }
         }
     }
 
-    /// Reads the next page of the log; whether there was one.
-    async fn read_on(&mut self) -> Option<bool> {
-        let (last, session) = (self.last, self.session);
-        let types = self.types.clone();
-        let page = self.app.act(move |node| page(&node.reader()?, last, session, types.as_deref())).await.ok()?;
-        let moved = page.last != self.last;
-        self.last = page.last;
-        self.ready.extend(page.texts);
-        Some(moved)
+    /// A comment, with the place: events that the reader does not want move it too.
+    fn keep_alive(&self) -> String {
+        self.place
+            .map_or_else(|| ": keep-alive\n\n".to_owned(), |place| format!(": keep-alive\nid: {place}\n\n"))
     }
+
+    /// Reads the next page of the log.
+    async fn read_on(&mut self) -> Option<Read> {
+        let (place, filter) = (self.place, self.filter.clone());
+        let page = self.app.act(move |node| page(&node.reader()?, place, &filter)).await.ok()?;
+        let read = if self.place == Some(page.place) { Read::Nothing } else { Read::Some };
+        self.place = Some(page.place);
+        self.ready.extend(page.texts);
+        Some(read)
+    }
+}
+
+/// What ended the wait for a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    ByCommit,
+    ByClock,
+}
+
+/// Whether a reading of the log found anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    Some,
+    Nothing,
 }
 
 struct Page {
-    last: u64,
+    place: Place,
     texts: Vec<String>,
 }
 
-fn page(reader: &Reader, last: u64, session: Option<SessionId>, types: Option<&[String]>) -> Answer<Page> {
-    match reader.events_since(last, PAGE)? {
-        EventPage::Reset { newest } => {
-            let rows = reader.sessions(None, 500)?;
-            let heads: Vec<Value> = rows
-                .iter()
-                .map(|row| json!({"session": row.session.to_string(), "head": row.tip.cid.to_string(), "seq": row.tip.seq.get()}))
-                .collect();
-            let data = json!({"heads": heads});
-            Ok(Page { last: newest, texts: vec![format!("id: {newest}\nevent: reset\ndata: {data}\n\n")] })
-        }
-        EventPage::Events(events) => {
-            let mut page = Page { last, texts: Vec::new() };
-            for event in events {
-                page.last = event.id;
-                for (name, data) in told(reader, &event, session)? {
-                    if types.is_none_or(|types| types.iter().any(|wanted| wanted == name)) {
-                        page.texts.push(format!("event: {name}\ndata: {data}\n\n"));
-                    }
-                }
-                // The id goes with the last message of an event: a reader that was cut off in the middle gets all of it again.
-                if let Some(text) = page.texts.last_mut()
-                    && !text.starts_with("id: ")
-                {
-                    text.insert_str(0, &format!("id: {}\n", event.id));
-                }
+fn page(reader: &Reader, place: Option<Place>, filter: &Filter) -> Answer<Page> {
+    let Some(place) = place else { return reset(reader, reader.newest_event()?, filter) };
+    let events = match reader.events_since(place.event, PAGE)? {
+        EventPage::Reset { newest } => return reset(reader, newest, filter),
+        EventPage::Events(events) => events,
+    };
+    let mut page = Page { place, texts: Vec::new() };
+    for event in events {
+        let done = page.place.messages;
+        let room = MESSAGES_MAX.saturating_sub(page.texts.len());
+        let Told { messages, rest } = told(reader, &event, filter, done, room)?;
+        let count = messages.len();
+        for (at, (name, data)) in messages.into_iter().enumerate() {
+            let is_last = at + 1 == count && rest == Rest::Nothing;
+            page.place = if is_last {
+                Place::after(event.id)
+            } else {
+                Place { event: event.id - 1, messages: done + at + 1 }
+            };
+            if filter.wants(name) {
+                page.texts.push(format!("id: {}\nevent: {name}\ndata: {data}\n\n", page.place));
             }
-            Ok(page)
         }
+        if rest == Rest::More {
+            break;
+        }
+        page.place = Place::after(event.id);
     }
+    Ok(page)
 }
 
-/// An event as messages.
-fn told(reader: &Reader, event: &Event, only: Option<SessionId>) -> Answer<Vec<(&'static str, Value)>> {
-    let about = |session: &SessionId| only.is_none_or(|only| only == *session);
-    Ok(match &event.change {
-        Change::Entries { session, first, last, .. } if about(session) => {
-            let mut told = Vec::new();
-            let from = last.get().saturating_sub(ENTRIES_MAX).max(first.get());
-            let from = throughline_protocol::id::Seq::new(from)?;
-            for stored in reader.entries(*session, from, *last)? {
-                let stored = stored?;
-                let decoded = Decoded::<Entry>::decode(stored.bytes)?;
-                let entry = decoded.value();
-                told.push((
-                    "entry",
-                    json!({
-                        "session": session.to_string(), "cid": stored.cid.to_string(), "seq": stored.seq.get(),
-                        "epoch": entry.epoch().get(), "type": entry.body.type_name(),
-                        "signer": entry.signer.to_string(),
-                    }),
-                ));
-            }
-            told
+/// The heads of all sessions, for a reader that cannot go on where it was.
+fn reset(reader: &Reader, newest: u64, filter: &Filter) -> Answer<Page> {
+    let mut heads: Vec<Value> = Vec::new();
+    let mut after = None;
+    loop {
+        let rows = reader.sessions(after, 500)?;
+        let Some(last) = rows.last() else { break };
+        after = Some(last.session);
+        heads.extend(rows.iter().filter(|row| filter.is_about(&row.session)).map(|row| {
+            json!({"session": row.session.to_string(), "head": row.tip.cid.to_string(), "seq": row.tip.seq.get()})
+        }));
+    }
+    let data = json!({"heads": heads});
+    let text = format!("id: {newest}\nevent: reset\ndata: {data}\n\n");
+    Ok(Page { place: Place::after(newest), texts: vec![text] })
+}
+
+/// Messages of an event, from one on.
+struct Told {
+    messages: Vec<(&'static str, Value)>,
+    rest: Rest,
+}
+
+/// Whether an event has more messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    More,
+    Nothing,
+}
+
+/// An event's messages after the first `done`, at most `room` of them.
+fn told(reader: &Reader, event: &Event, filter: &Filter, done: usize, room: usize) -> Answer<Told> {
+    if let Change::Entries { session, first, last, head, .. } = &event.change {
+        if !filter.is_about(session) {
+            return Ok(Told { messages: Vec::new(), rest: Rest::Nothing });
         }
+        return entries(reader, *session, (*first, *last, *head), done, room);
+    }
+    let mut messages = told_of_other(reader, event, filter)?;
+    messages.drain(..done.min(messages.len()));
+    Ok(Told { messages, rest: Rest::Nothing })
+}
+
+/// The entries of an adoption, as they were adopted: those that have left the main chain since are told too, before the
+/// event that says so.
+fn entries(
+    reader: &Reader,
+    session: SessionId,
+    (first, last, head): (Seq, Seq, EntryCid),
+    done: usize,
+    room: usize,
+) -> Answer<Told> {
+    let from = first.get().saturating_add(done as u64);
+    let until = last.get().min(from.saturating_add(room as u64).saturating_sub(1));
+    let rest = if until < last.get() { Rest::More } else { Rest::Nothing };
+    if reader.session(session)?.is_none() || from > until {
+        return Ok(Told { messages: Vec::new(), rest });
+    }
+    let (from, until) = (Seq::new(from)?, Seq::new(until)?);
+    let stored: Vec<StoredEntry> = if reader.is_ancestor(session, head, last)? {
+        reader.entries(session, from, until)?.collect::<Result<_, _>>()?
+    } else {
+        walked(reader, head, from, until)?
+    };
+    let messages = stored.into_iter().map(|stored| {
+        let (cid, seq) = (stored.cid, stored.seq);
+        let decoded = Decoded::<Entry>::decode(stored.bytes)?;
+        let entry = decoded.value();
+        let data = json!({
+            "session": session.to_string(), "cid": cid.to_string(), "seq": seq.get(),
+            "epoch": entry.epoch().get(), "type": entry.body.type_name(), "signer": entry.signer.to_string(),
+        });
+        Ok(("entry", data))
+    });
+    Ok(Told { messages: messages.collect::<Answer<_>>()?, rest })
+}
+
+/// The entries of a branch from `from` to `until`, found from its end.
+fn walked(reader: &Reader, head: EntryCid, from: Seq, until: Seq) -> Answer<Vec<StoredEntry>> {
+    let mut found = Vec::new();
+    let mut at = Some(head);
+    while let Some(cid) = at {
+        let Some((_, stored)) = reader.entry(cid)? else { break };
+        if stored.seq < from {
+            break;
+        }
+        at = Decoded::<Entry>::decode(stored.bytes.as_slice())?.value().prev();
+        if stored.seq <= until {
+            found.push(stored);
+        }
+    }
+    found.reverse();
+    Ok(found)
+}
+
+/// An event other than an adoption, as messages.
+fn told_of_other(reader: &Reader, event: &Event, filter: &Filter) -> Answer<Vec<(&'static str, Value)>> {
+    let (about, only) = (|session: &SessionId| filter.is_about(session), filter.session);
+    Ok(match &event.change {
         Change::Cut { session, keep_through, entries } if about(session) => vec![(
             "cut",
             json!({"session": session.to_string(), "keptThrough": keep_through.get(), "entries": entries}),

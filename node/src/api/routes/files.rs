@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use throughline_protocol::code::Code;
-use throughline_protocol::id::{Cid, SessionId};
+use throughline_protocol::id::{Cid, EntryCid, SessionId};
 use throughline_store::Stored;
 use tokio::sync::mpsc;
 
@@ -73,9 +73,11 @@ async fn streamed<T: Send + 'static>(
 
 async fn upload(
     State(app): State<App>,
+    query: input::Query,
     headers: HeaderMap,
     body: Body,
 ) -> Answer<(StatusCode, Json<Value>)> {
+    input::no_dry_run(&query)?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let media_type = text("content-type").unwrap_or_else(|| "application/octet-stream".to_owned());
     let name = text("x-filename");
@@ -107,7 +109,8 @@ async fn upload(
 fn expected_digest(text: &str) -> Answer<[u8; 32]> {
     use base64::Engine as _;
     let bad = || Problem::new(Code::ApiBody, "expected Repr-Digest: sha-256=:…:");
-    let body = text.trim().strip_prefix("sha-256=:").and_then(|rest| rest.strip_suffix(':')).ok_or_else(bad)?;
+    let body =
+        text.trim().strip_prefix("sha-256=:").and_then(|rest| rest.strip_suffix(':')).ok_or_else(bad)?;
     let bytes = base64::engine::general_purpose::STANDARD.decode(body).map_err(|_| bad())?;
     bytes.try_into().map_err(|_| bad())
 }
@@ -118,7 +121,7 @@ async fn download(State(app): State<App>, Path(cid): Path<String>) -> Answer<Res
         let mut file = Outgoing::open(node.reader()?, cid)?.ok_or_else(|| {
             Problem::new(Code::NotFoundYet, format!("block {} is not held here", cid.short()))
         })?;
-        while let Some(bytes) = file.next()? {
+        while let Some(bytes) = file.piece()? {
             send(bytes)?;
         }
         Ok(())
@@ -130,6 +133,7 @@ async fn download(State(app): State<App>, Path(cid): Path<String>) -> Answer<Res
         (header::CACHE_CONTROL, "private, immutable, max-age=31536000".to_owned()),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
         (header::CONTENT_SECURITY_POLICY, "sandbox".to_owned()),
+        (header::CONTENT_DISPOSITION, "attachment".to_owned()),
     ];
     Ok((headers, body).into_response())
 }
@@ -192,10 +196,7 @@ async fn import(State(app): State<App>, query: input::Query, body: Body) -> Answ
 }
 
 /// The body in a file of the staging directory; gone when it is dropped.
-fn spool(
-    node: &Node,
-    next: &mut dyn FnMut() -> Answer<Option<Bytes>>,
-) -> Answer<tempfile::NamedTempFile> {
+fn spool(node: &Node, next: &mut dyn FnMut() -> Answer<Option<Bytes>>) -> Answer<tempfile::NamedTempFile> {
     let io = |error: std::io::Error| Problem::new(Code::StoreIo, format!("spooling the body: {error}"));
     let dir = node.dirs().staging();
     std::fs::create_dir_all(&dir).map_err(io)?;
@@ -224,13 +225,17 @@ async fn take_car(State(app): State<App>, query: input::Query, body: Body) -> An
     .map(Json)
 }
 
-async fn verify_car(State(app): State<App>, body: Body) -> Answer<Json<Value>> {
-    streamed(&app, body, move |node, next| {
+async fn verify_car(State(app): State<App>, query: input::Query, body: Body) -> Answer<Json<Value>> {
+    let began = std::time::Instant::now();
+    let head: Option<EntryCid> = input::maybe(&query, "head")?;
+    let payloads = super::sessions::payload_use(query.get("payloads").map(String::as_str))?;
+    let mut answer = streamed(&app, body, move |node, next| {
         let spool = spool(node, next)?;
-        node.take_car(spool.path(), true)
+        node.verify_car(spool.path(), head, payloads)
     })
-    .await
-    .map(Json)
+    .await?;
+    answer["elapsedMs"] = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).into();
+    Ok(Json(answer))
 }
 
 /// A session as CAR, streamed.

@@ -43,7 +43,8 @@ async fn node(State(app): State<App>) -> Answer<Json<Value>> {
         listen = network.listen_addrs().await.iter().map(ToString::to_string).collect::<Vec<String>>();
         if !listen.is_empty() {
             let addresses = listen.iter().take(8).cloned().collect();
-            ticket = Some(Ticket::Peer(PeerTicket { principal: node.principal(), peer, addresses }).to_string());
+            ticket =
+                Some(Ticket::Peer(PeerTicket { principal: node.principal(), peer, addresses }).to_string());
         }
     }
     Ok(Json(json!({
@@ -72,10 +73,7 @@ async fn resolve(State(app): State<App>, query: input::Query) -> Answer<Json<Val
     Ok(Json(json!({"v": 1, "kind": "resolved", "session": session.to_string()})))
 }
 
-async fn status(
-    State(app): State<App>,
-    query: input::Query,
-) -> Answer<Json<Value>> {
+async fn status(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
     let only: Option<SessionId> = query.get("session").map(|text| input::session(text)).transpose()?;
     let peers = match app.node().network() {
         Some(network) => network.peers().await,

@@ -1,19 +1,66 @@
 //! What handlers read: query parameters, ids in paths, JSON and CBOR bodies. Every refusal says what was expected.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::str::FromStr;
 
 use axum::body::Bytes;
-use axum::http::HeaderMap;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use throughline_protocol::block::sha256;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::SessionId;
 
+use super::BODY_BYTES_MAX;
 use crate::api::error::{Answer, Problem};
 
 /// Query parameters by name; the last one of a name counts.
-pub(super) type Query = axum::extract::Query<BTreeMap<String, String>>;
+pub(super) struct Query(BTreeMap<String, String>);
+
+impl Deref for Query {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let read = axum::extract::Query::from_request_parts(parts, state).await;
+        read.map(|axum::extract::Query(map)| Query(map))
+            .map_err(|_| Problem::new(Code::ApiPath, "the query string is not readable"))
+    }
+}
+
+/// A whole body, as long as a body may be.
+pub(super) struct Whole(pub(super) Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Whole {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        Bytes::from_request(request, state).await.map(Whole).map_err(|rejection| {
+            if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                Problem::new(Code::TooBig, format!("expected a body of at most {BODY_BYTES_MAX} bytes"))
+            } else {
+                Problem::new(Code::Interrupted, "the body ended early")
+            }
+        })
+    }
+}
+
+/// Refuses a dry run where there is none: it must never do what it was asked only to try.
+pub(super) fn no_dry_run(query: &Query) -> Answer<()> {
+    if flag(query, "dryRun") {
+        return Err(Problem::new(Code::ApiBody, "this route has no dry run"));
+    }
+    Ok(())
+}
 
 /// A session id in a path: the full CID.
 pub(super) fn session(text: &str) -> Answer<SessionId> {
@@ -26,7 +73,8 @@ pub(super) fn maybe<T: FromStr>(query: &BTreeMap<String, String>, name: &str) ->
         .get(name)
         .filter(|text| !text.is_empty())
         .map(|text| {
-            text.parse().map_err(|_| Problem::new(Code::ApiBody, format!("query parameter `{name}` is not usable")))
+            text.parse()
+                .map_err(|_| Problem::new(Code::ApiBody, format!("query parameter `{name}` is not usable")))
         })
         .transpose()
 }
@@ -41,13 +89,10 @@ pub(super) fn json(body: &Bytes) -> Answer<Value> {
     if body.is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
     }
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|error| Problem::new(Code::Json, format!("the body at line {} column {}", error.line(), error.column())))?;
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(Problem::new(Code::ApiBody, "expected a JSON object"))
-    }
+    let value: Value = serde_json::from_slice(body).map_err(|error| {
+        Problem::new(Code::Json, format!("the body at line {} column {}", error.line(), error.column()))
+    })?;
+    if value.is_object() { Ok(value) } else { Err(Problem::new(Code::ApiBody, "expected a JSON object")) }
 }
 
 /// A field of a JSON body that must be text and parse, if it is there.
@@ -58,7 +103,9 @@ pub(super) fn field<T: FromStr>(body: &Value, name: &str) -> Answer<Option<T>> {
             .parse()
             .map(Some)
             .map_err(|_| Problem::new(Code::ApiBody, format!("`{name}` is not usable: {}", shown(text)))),
-        _ => Err(Problem::new(Code::ApiBody, format!("expected text in `{name}`"))),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            Err(Problem::new(Code::ApiBody, format!("expected text in `{name}`")))
+        }
     }
 }
 
@@ -75,7 +122,8 @@ fn shown(text: &str) -> String {
 pub(super) fn idempotency(headers: &HeaderMap, body: &[u8]) -> Answer<Option<(String, [u8; 32])>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=200).contains(&key.len()));
-    let key = key.ok_or_else(|| Problem::new(Code::ApiBody, "expected an idempotency-key of 1 to 200 characters"))?;
+    let key =
+        key.ok_or_else(|| Problem::new(Code::ApiBody, "expected an idempotency-key of 1 to 200 characters"))?;
     // Keys of programs and those that the node keeps for itself never meet.
     Ok(Some((format!("http:{key}"), sha256(body))))
 }

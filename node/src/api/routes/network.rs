@@ -27,7 +27,7 @@ async fn list(State(app): State<App>) -> Answer<Json<Value>> {
         Some(network) => network.peers().await.iter().map(PeerView::to_json).collect(),
         None => {
             let known = app.act(|node| peers::list(&node.reader()?)).await?;
-            known.iter().map(|peer| known_json(peer)).collect()
+            known.iter().map(known_json).collect()
         }
     };
     Ok(Json(json!({"v": 1, "kind": "peers", "items": items})))
@@ -77,23 +77,19 @@ async fn fetch(
     input::no_dry_run(&query)?;
     let value = input::json(&body)?;
     let session: SessionId = input::need(&value, "session")?;
-    let from = match &value["from"] {
-        Value::Null => Vec::new(),
-        Value::Array(from) => from.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        _ => return Err(Problem::new(Code::ApiBody, "expected an array in `from`")),
-    };
+    let no_array = || Problem::new(Code::ApiBody, "expected an array in `from`");
+    let from = Some(&value["from"]).filter(|from| !from.is_null());
+    let from = from.map(|from| from.as_array().ok_or_else(no_array)).transpose()?;
+    let from = from.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
     let payloads = match value["payloads"].as_str() {
         None | Some("referenced") => Wanted::Referenced,
         Some("none") => Wanted::None,
         Some("all") => Wanted::All,
         Some(_) => return Err(Problem::new(Code::ApiBody, "expected payloads none, referenced or all")),
     };
-    let idle = match &value["timeoutMs"] {
-        Value::Null => None,
-        ms => Some(Duration::from_millis(ms.as_u64().ok_or_else(|| {
-            Problem::new(Code::ApiBody, "expected a number of milliseconds in `timeoutMs`")
-        })?)),
-    };
+    let no_number = || Problem::new(Code::ApiBody, "expected a number of milliseconds in `timeoutMs`");
+    let idle = Some(&value["timeoutMs"]).filter(|ms| !ms.is_null());
+    let idle = idle.map(|ms| ms.as_u64().map(Duration::from_millis).ok_or_else(no_number)).transpose()?;
     let request = FetchRequest {
         session,
         from,

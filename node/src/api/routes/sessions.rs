@@ -1,6 +1,5 @@
 //! Sessions: list, create, one, its base, verification, pins.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
@@ -71,10 +70,13 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
 
 async fn create(
     State(app): State<App>,
+    query: input::Query,
     headers: HeaderMap,
-    body: Bytes,
+    input::Whole(body): input::Whole,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let value = input::json(&body)?;
+    let dry_run = input::flag(&query, "dryRun");
+    let key = input::idempotency(&headers, &body)?;
     let class = match value["class"].as_str() {
         None | Some("internal") => Class::Internal,
         Some("confidential") => Class::Confidential,
@@ -87,10 +89,17 @@ async fn create(
         title: input::field(&value, "title")?,
         class,
         first_entry: if first.is_null() { None } else { Some(EntryDraft::from_json(first)?) },
-        key: input::idempotency(&headers, &body)?,
+        key,
+        dry_run,
     };
+    if request.first_entry.is_some() && request.key.is_none() && !dry_run {
+        return Err(Problem::new(
+            Code::ApiBody,
+            "expected an idempotency-key header: it makes a repeat safe",
+        ));
+    }
     let created = app.act(move |node| node.create(&request)).await?;
-    let status = if created.replayed { StatusCode::OK } else { StatusCode::CREATED };
+    let status = if created.replayed || dry_run { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(created.answer)))
 }
 
@@ -162,7 +171,7 @@ async fn verify_get(
 async fn verify_post(
     State(app): State<App>,
     Path(session): Path<String>,
-    body: Bytes,
+    input::Whole(body): input::Whole,
 ) -> Answer<Json<Value>> {
     let session = input::session(&session)?;
     let value = input::json(&body)?;
@@ -171,7 +180,7 @@ async fn verify_post(
     verify(&app, session, payloads, told).await
 }
 
-fn payload_use(word: Option<&str>) -> Answer<PayloadUse> {
+pub(super) fn payload_use(word: Option<&str>) -> Answer<PayloadUse> {
     match word {
         Some("none") => Ok(PayloadUse::None),
         None | Some("present" | "all") => Ok(PayloadUse::Present),

@@ -1,0 +1,115 @@
+//! The short way: a run of entries on the tip of a chain that has nothing beside it, or the beginning of a session.
+//!
+//! One verifier goes on from the state that is stored; the chain is not read. Whatever does not fit — an entry that stands
+//! elsewhere, one that breaks a rule, one that revocation cuts — is left to the judgement over everything.
+
+use throughline_protocol::fork::State;
+use throughline_protocol::id::SessionId;
+use throughline_protocol::verify::{ChainState, Prechecked, Verifier, WINDOW_MAX};
+use throughline_store::{Reader, SessionRow};
+
+use super::append::Held;
+use super::base::standing;
+use super::change::{Move, Run};
+use super::controls::controls_of;
+use super::evaluate::{Evaluated, Input, owner_of};
+use super::{Node, summary};
+use crate::api::error::Answer;
+
+impl Node {
+    /// Adopts what arrived when it is a run on the tip; none when the whole has to be judged.
+    pub(super) fn extend(
+        &self,
+        reader: &Reader,
+        session: SessionId,
+        input: &Input<'_>,
+    ) -> Answer<Option<Evaluated>> {
+        if input.entries.len() > WINDOW_MAX || !reader.side_entries(session, None, 1)?.is_empty() {
+            return Ok(None);
+        }
+        let (row, state, owner) = match reader.session(session)? {
+            Some(_) => {
+                let standing = standing(reader, session)?;
+                if standing.row.summary.verdict != "valid" {
+                    return Ok(None);
+                }
+                let owner = standing.row.owner;
+                (Some(standing.row), Some(standing.state), owner)
+            }
+            None => (None, None, owner_of(session, input.entries)?),
+        };
+        let Some(entries) = run_on_tip(reader, session, row.as_ref(), input.entries)? else {
+            return Ok(None);
+        };
+        if let (true, Some(row)) = (entries.is_empty(), &row) {
+            return Ok(Some(Evaluated::unchanged(&row.summary, Some(row.tip))));
+        }
+        // Refs are left out: they only add, and how deep the chain is anchored is known.
+        let mut controls = controls_of(reader, owner, None)?;
+        for control in input.controls {
+            controls.insert(control);
+        }
+        let verifier = match &state {
+            Some(state) => Verifier::resume(state.clone(), controls),
+            None => Verifier::begin(controls),
+        };
+        let verifier = verifier.with_ancestry(Held { reader, session });
+        // What is refused here is told by the judgement, which also says of which entry.
+        let Ok(Some(run)) = Run::verify(self.principal(), verifier, entries) else { return Ok(None) };
+        let Some(last) = run.last() else { return Ok(None) };
+        if !is_settled(last.after()) {
+            return Ok(None);
+        }
+        let Some(summary) = summary::after_run(row.as_ref(), &run)? else { return Ok(None) };
+        let verdict = summary.verdict.clone();
+        let (controls, staging) = (input.controls, input.staging);
+        let step = Move { node: self, reader, session, row: row.as_ref(), staging, controls, summary };
+        let landed = step.extend(run)?;
+        Ok(Some(Evaluated {
+            verdict,
+            tip: landed.tip,
+            adopted: landed.adopted,
+            left: 0,
+            kept_aside: 0,
+            refused: None,
+            takeover: landed.takeover,
+        }))
+    }
+}
+
+/// Whether selection over this chain alone has one answer, and cuts nothing.
+fn is_settled(state: &ChainState) -> bool {
+    state
+        .outcome()
+        .is_some_and(|outcome| outcome.cut.is_none() && matches!(outcome.state, State::Ok | State::Sealed))
+}
+
+/// The entries that are not on the chain yet, oldest first; none when they do not follow the tip one by one.
+fn run_on_tip(
+    reader: &Reader,
+    session: SessionId,
+    row: Option<&SessionRow>,
+    entries: &[Prechecked],
+) -> Answer<Option<Vec<Prechecked>>> {
+    let mut new = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let cid = entry.signed().cid();
+        let held = match row {
+            Some(row) => reader.is_ancestor(session, cid, row.tip.seq)?,
+            None => false,
+        };
+        if !held {
+            new.push(entry.clone());
+        }
+    }
+    new.sort_by_key(|entry| (entry.signed().value().seq(), entry.signed().cid()));
+    new.dedup_by_key(|entry| entry.signed().cid());
+    let mut prev = row.map(|row| row.tip.cid);
+    for entry in &new {
+        if entry.signed().value().prev() != prev {
+            return Ok(None);
+        }
+        prev = Some(entry.signed().cid());
+    }
+    Ok(Some(new))
+}
