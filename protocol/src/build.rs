@@ -49,7 +49,7 @@ pub fn sign<T: Writable>(value: T, key: &SigningKey) -> Result<Signed<T>, Reject
     refuse_seed_lookalike(&bytes)?;
     let signature = key.sign(&bytes);
     bytes[field.offset..field.offset + SIGNATURE_BYTES].copy_from_slice(&signature);
-    Decoded::decode(bytes)?.verify(&mut VerifyingKeys::default())
+    Decoded::decode(bytes)?.verify(&mut VerifyingKeys::of_signer(key))
 }
 
 /// Refuses bytes in which a stock daemon would find a Seed type other than the blob's own.

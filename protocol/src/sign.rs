@@ -71,6 +71,14 @@ impl Default for VerifyingKeys {
 }
 
 impl VerifyingKeys {
+    /// Keys that know the public side of `key` already: one that is made from its seed passes every key check, so what
+    /// was just signed is verified without them.
+    pub(crate) fn of_signer(key: &SigningKey) -> Self {
+        let mut keys = VerifyingKeys::default();
+        keys.known.insert(key.principal(), key.key.verifying_key());
+        keys
+    }
+
     /// Checks the key of `signer`, then `signature` over `message`.
     ///
     /// # Errors
@@ -148,6 +156,15 @@ mod tests {
         let mut keys = VerifyingKeys::default();
         assert_eq!(keys.verify(&key.principal(), b"message", &signature), Ok(()));
         assert_eq!(keys.verify(&key.principal(), b"massage", &signature).unwrap_err().code, Code::Sig);
+    }
+
+    #[test]
+    fn a_signer_s_own_key_would_pass_the_key_checks() {
+        for seed in 0..64 {
+            let key = SigningKey::from_seed(&[seed; 32]);
+            let known = VerifyingKeys::of_signer(&key).known;
+            assert_eq!(check_key(&key.principal()), Ok(known[&key.principal()]));
+        }
     }
 
     #[test]
