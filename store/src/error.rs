@@ -168,14 +168,6 @@ pub enum AdoptError {
         /// That of the entry.
         offered: Epoch,
     },
-    /// A fetched segment ends in an epoch older than the one known.
-    #[error("epoch {held} is known; the segment ends in epoch {offered}")]
-    EpochOld {
-        /// The highest epoch known.
-        held: Epoch,
-        /// That of the segment's last entry.
-        offered: Epoch,
-    },
     /// This node may not sign here until a handoff opens a new epoch.
     #[error("{0}")]
     SignGuard(GuardError),
@@ -196,7 +188,6 @@ impl AdoptError {
             AdoptError::Frozen { .. } => Code::Frozen,
             AdoptError::Retired { .. } => Code::Retired,
             AdoptError::Fenced { .. } => Code::Fenced,
-            AdoptError::EpochOld { .. } => Code::EpochOld,
             AdoptError::SignGuard(_) => Code::SignGuard,
             AdoptError::Idempotency => Code::Idempotency,
             AdoptError::Store(error) => error.code(),

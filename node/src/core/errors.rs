@@ -40,7 +40,6 @@ impl From<AdoptError> for Problem {
             AdoptError::Frozen { .. }
             | AdoptError::Retired { .. }
             | AdoptError::Fenced { .. }
-            | AdoptError::EpochOld { .. }
             | AdoptError::SignGuard(_)
             | AdoptError::Idempotency => Problem::new(error.code(), error.to_string()),
         }
