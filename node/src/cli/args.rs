@@ -187,6 +187,8 @@ pub(crate) enum Command {
     Export(c::export::ExportArgs),
     /// Hash and verify again all that is stored
     Fsck,
+    /// Measure this machine in temporary directories: ratios against a baseline of the same run
+    Bench(c::bench::BenchArgs),
     /// The local API: where it is, its token, its description
     #[command(subcommand)]
     Api(c::api::ApiCommand),

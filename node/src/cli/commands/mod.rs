@@ -5,6 +5,7 @@ pub(super) mod anchor;
 pub(super) mod api;
 pub(super) mod append;
 pub(super) mod attach;
+pub(super) mod bench;
 pub(super) mod config;
 pub(super) mod demo;
 pub(super) mod explain;
@@ -67,6 +68,7 @@ pub(crate) fn run(ctx: &Context, command: &Command) -> Answer<Outcome> {
         Command::Peer(command) => peer::run(ctx, command),
         Command::Export(args) => export::run(ctx, args),
         Command::Fsck => fsck::run(ctx),
+        Command::Bench(args) => bench::run(ctx, args),
         Command::Api(command) => api::run(ctx, command),
         Command::Config(command) => config::run(ctx, command),
         Command::Completions(args) => about::completions(ctx, args),

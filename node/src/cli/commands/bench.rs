@@ -1,0 +1,59 @@
+//! `bench`: what this machine takes for verifying, fetching, appending and asking.
+
+use clap::{Args, ValueEnum};
+
+use crate::api::error::Answer;
+use crate::bench::{self, Length, Plan, Subject};
+use crate::cli::context::Context;
+use crate::cli::output::Outcome;
+use crate::cli::page::Page;
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[arg(value_name = "WHAT")]
+    pub(crate) what: What,
+    /// Entries to verify or fetch, entries of each writer, or sessions held
+    #[arg(long, value_name = "N")]
+    pub(crate) entries: Option<u64>,
+    /// Rounds; the median and the spread of all are told
+    #[arg(long, value_name = "R", default_value = "5")]
+    pub(crate) rounds: u32,
+    /// For verify: watch memory up to a million entries, which takes minutes
+    #[arg(long)]
+    pub(crate) long: bool,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum What {
+    /// Full verification against bare verify_strict, and its memory
+    Verify,
+    /// A cold fetch over loopback against one raw stream
+    Fetch,
+    /// Durable appends of 8 writers against a bare log
+    Append,
+    /// status with 1,000 sessions, --help, size and idle memory
+    Status,
+}
+
+/// Measures in temporary directories; the node of this home is not touched.
+pub(crate) fn run(ctx: &Context, args: &BenchArgs) -> Answer<Outcome> {
+    let subject = match args.what {
+        What::Verify => Subject::Verify,
+        What::Fetch => Subject::Fetch,
+        What::Append => Subject::Append,
+        What::Status => Subject::Status,
+    };
+    let length = if args.long { Length::Long } else { Length::Usual };
+    let report = {
+        let _progress = ctx.progress("bench");
+        bench::run(subject, Plan { count: args.entries, rounds: args.rounds, length })?
+    };
+    let mut page = Page::default();
+    for line in report.lines() {
+        page.plain(line);
+    }
+    Ok(Outcome::done(report.to_json(), page))
+}
