@@ -160,6 +160,12 @@ impl Context {
         !self.global.no_input && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
+    /// Whether the command has to do without answers: `--yes` was given, or nobody is there.
+    #[must_use]
+    pub(crate) fn is_unattended(&self) -> bool {
+        self.global.yes || !self.can_ask()
+    }
+
     /// Asks before an act that is not taken back; the default is No. `--yes` answers it.
     ///
     /// # Errors

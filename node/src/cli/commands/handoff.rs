@@ -208,12 +208,18 @@ impl Drive<'_> {
         phases.len().max(told)
     }
 
-    /// Asks whether to go on although something is lacking; No rolls the move back.
+    /// Asks whether to go on although something is lacking; No rolls the move back. A server that does not answer is left
+    /// without its last words only by somebody who says so: to a person here, to a script with `--source offline`.
     fn confirm(&self, answer: &Value) -> Answer<Value> {
         let reason = match view::text(answer, "/reason") {
             "" => lacking(answer),
             reason => reason.to_owned(),
         };
+        if self.ctx.is_unattended()
+            && let Some(problem) = cuts_unseen(answer, &reason)
+        {
+            return Err(self.roll_back(answer, problem));
+        }
         let goes_on = self.ctx.confirm(&format!("{reason}. Hand over anyway?"));
         match goes_on {
             Ok(true) => self.api.ask(Call::post(&self.path(answer, "/confirm"), &json!({}))),
@@ -253,6 +259,16 @@ impl Drive<'_> {
                 .with("session", session)
         })
     }
+}
+
+/// The refusal to hand over from a silent server when nobody can be asked; none for any other question.
+fn cuts_unseen(answer: &Value, reason: &str) -> Option<Problem> {
+    (view::text(answer, "/phase") == "freeze").then(|| {
+        let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
+        Problem::new(Code::Unreachable, reason)
+            .with("session", session)
+            .hint(format!("throughline move {session} --to {to} --source offline --yes"))
+    })
 }
 
 fn lacking(answer: &Value) -> String {
@@ -356,6 +372,18 @@ mod tests {
         ] {
             assert_eq!(exit(&answer), expected, "{answer}");
         }
+    }
+
+    #[test]
+    fn a_silent_server_is_not_left_behind_unasked() {
+        let mut answer = json!({"phase": "freeze", "session": "S", "to": {"peer": "server-b"}});
+        let problem = cuts_unseen(&answer, "it does not answer").expect("a refusal");
+        assert_eq!((problem.code(), problem.detail()), (Code::Unreachable, "it does not answer"));
+        let shown = problem.to_json().to_string();
+        assert!(shown.contains("throughline move S --to server-b --source offline --yes"), "{shown}");
+        // Tools that the target lacks cut nothing off.
+        answer["phase"] = "handoff".into();
+        assert!(cuts_unseen(&answer, "it cannot run bash").is_none());
     }
 
     #[test]
