@@ -179,7 +179,7 @@ impl Entry {
             ));
         }
         check_version_spelling(map)?;
-        Ok(Entry {
+        let entry = Entry {
             ts: fields.need("ts", schema::millis)?,
             signer: fields.need("signer", schema::principal)?,
             authority: read_authority(map, &fields)?,
@@ -187,7 +187,13 @@ impl Entry {
             body: body::read(&type_name, &fields)?,
             payload: fields.maybe("payload", schema::map(read_payload_ref))?,
             ext: fields.maybe("x", schema::ext)?,
-        })
+        };
+        if let Body::Genesis(genesis) = &entry.body
+            && genesis.holder == Some(entry.signer)
+        {
+            return Err(Reject::new(Code::CborNoncanon, "`holder` equals `signer`"));
+        }
+        Ok(entry)
     }
 }
 
@@ -342,3 +348,7 @@ fn read_payload_ref(map: &Map<'_>) -> Result<PayloadRef, Reject> {
     }
     Ok(PayloadRef { cid: fields.need("cid", schema::entry)?, size })
 }
+
+#[cfg(test)]
+#[path = "entry_tests.rs"]
+mod tests;

@@ -124,9 +124,6 @@ pub(crate) fn begin(entry: &Skeleton, controls: &Controls) -> Result<(SessionFac
     let Kind::Genesis(genesis) = &entry.kind else {
         return Err(Reject::new(Code::Genesis, format!("expected a genesis, got a {}", entry.kind.word())));
     };
-    if genesis.holder == Some(entry.signer) {
-        return Err(Reject::new(Code::CborNoncanon, "`holder` equals `signer`"));
-    }
     let owner = entry.owner();
     if genesis.agent.account() != owner {
         return Err(Reject::new(

@@ -1,0 +1,26 @@
+//! What an entry's own bytes decide, for faults that no vector has.
+
+use super::*;
+use crate::block::Decoded;
+use crate::testing::SessionBuilder;
+
+/// The code that canonical bytes of `map`, with a signature that nobody checks, are refused with.
+fn refused(map: Map<'_>) -> Code {
+    let bytes = encode_map(&map.with("sig", vec![0; SIGNATURE_BYTES]));
+    Decoded::<Entry>::decode(bytes).unwrap_err().code
+}
+
+/// The newest entry of a session, as a map.
+fn head(session: &SessionBuilder) -> Map<'static> {
+    session.head().entry.value().to_map(&[0; SIGNATURE_BYTES]).into_owned()
+}
+
+#[test]
+fn a_genesis_does_not_name_its_signer_as_holder() {
+    let session = SessionBuilder::with_genesis("holder", |genesis| genesis.holder = None);
+    assert_eq!(refused(head(&session).with("holder", session.owner.key.principal())), Code::CborNoncanon);
+    // Missing fields come first.
+    let mut map = head(&session).with("holder", session.owner.key.principal());
+    map.remove("nonce");
+    assert_eq!(refused(map), Code::SchemaMissing);
+}
