@@ -453,3 +453,7 @@ fn seed_label(value: &Value<'_>) -> Result<String, Reject> {
     }
     Ok(label)
 }
+
+#[cfg(test)]
+#[path = "control_tests.rs"]
+mod tests;

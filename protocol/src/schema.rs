@@ -260,5 +260,17 @@ pub(crate) fn ext(value: &Value<'_>) -> Result<Map<'static>, Reject> {
     if size > limits::EXT_BYTES_MAX {
         return Err(Reject::new(Code::TooBig, format!("expected at most 4096 bytes, got {size}")));
     }
+    if holds_null(value) {
+        return Err(Reject::new(Code::SchemaNull, "null in an extension field"));
+    }
     Ok(map.clone().into_owned())
+}
+
+fn holds_null(value: &Value<'_>) -> bool {
+    match value {
+        Value::Null => true,
+        Value::List(items) => items.iter().any(holds_null),
+        Value::Map(map) => map.iter().any(|(_, value)| holds_null(value)),
+        Value::Bool(_) | Value::Int(_) | Value::Bytes(_) | Value::Text(_) | Value::Link(_) => false,
+    }
 }

@@ -24,3 +24,15 @@ fn a_genesis_does_not_name_its_signer_as_holder() {
     map.remove("nonce");
     assert_eq!(refused(map), Code::SchemaMissing);
 }
+
+#[test]
+fn extension_fields_hold_no_null_at_any_depth() {
+    let session = SessionBuilder::new("null");
+    let deep = Map::new().with("list", vec![Value::Map(Map::new().with("a", Value::Null))]);
+    for ext in [Map::new().with("a", Value::Null), deep] {
+        assert_eq!(refused(head(&session).with("x", ext)), Code::SchemaNull);
+    }
+    let kept = Map::new().with("empty", "").with("zero", 0).with("none", Vec::<Value<'_>>::new());
+    let bytes = encode_map(&head(&session).with("x", kept));
+    assert!(Decoded::<Entry>::decode(bytes).is_ok());
+}
