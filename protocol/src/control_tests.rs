@@ -29,3 +29,16 @@ fn extension_fields_are_for_our_own_type_and_hold_no_null() {
     assert!(Decoded::<Control>::decode(encode_map(&with(tombstone.value(), Value::Int(1)))).is_ok());
     assert_eq!(refused(&with(tombstone.value(), Value::Null)), Code::SchemaNull);
 }
+
+#[test]
+fn versions_are_for_our_own_type() {
+    let mut session = SessionBuilder::new("version");
+    let owner = session.owner.clone();
+    let reference = session.reference(&owner, 0, Reach::Anchors);
+    let grant = session.server1.capability.clone().unwrap();
+    let tombstone = session.tombstone(&grant, Vec::new());
+    for seeds in [&reference, &grant] {
+        assert_eq!(refused(&map_of(seeds.value()).with("v", 2)), Code::SchemaUnknown);
+    }
+    assert_eq!(refused(&map_of(tombstone.value()).with("v", 2)), Code::Version);
+}

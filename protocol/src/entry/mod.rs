@@ -248,7 +248,9 @@ fn check_facts(map: &Map<'_>, facts: Facts) -> Result<(), Reject> {
             format!("expected at most {} links, got {}", limits::ENTRY_LINKS_MAX, facts.links),
         ));
     }
-    if map.get("v").and_then(Value::as_uint).is_some_and(|version| version > 1) {
+    // Seed's own types have no versions: there `v` is a key like any other that they do not have.
+    let is_versioned = !matches!(map.get("type").and_then(Value::as_text), Some("Capability" | "Ref"));
+    if is_versioned && map.get("v").and_then(Value::as_uint).is_some_and(|version| version > 1) {
         return Err(Reject::new(Code::Version, "a version above 1"));
     }
     if facts.non_ascii_key {
