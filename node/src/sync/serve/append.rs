@@ -1,6 +1,7 @@
 //! `/throughline/append/1`: a signed entry for the holder to put in order.
 //!
-//! Who may not write to the session learns nothing about it: not even whether it is here.
+//! Who may not write to the session learns nothing about it: not even whether it is here. An entry proves its signer, not
+//! who sends it: what came after it is told only to an asker who may read the session.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, 
 use throughline_protocol::wire::{Message, WireError};
 use throughline_store::Reader;
 
-use super::super::policy::{Asker, Gate, Party, View, party};
+use super::super::policy::{Asker, Gate, Party, Reach, View, party};
 use super::super::shared::{Shared, blocking};
 use super::{asker, failed, not_found, read_request};
 use crate::api::error::{Answer, Problem};
@@ -63,12 +64,14 @@ fn append(
     }
 }
 
-/// Whether the entry's signer is one of the session's writers: only to them anything about the session is said.
+/// Whether the entry's signer is one of the session's writers and the asker may read all of it: only then anything about
+/// the session is said.
 fn may_write(mut gate: Gate<'_>, view: &View, signed: &Signed<Entry>) -> Answer<bool> {
     let (owner, covers) = (view.row.owner, (view.row.session, view.state.agent()));
     let signer = signed.value().signer;
     let standing = party(gate.controls(owner)?, owner, Some(signer), Some(covers));
-    Ok(standing <= Party::Contributor)
+    let reads = gate.session(view.row.session)?.is_some_and(|seen| seen.reach == Reach::Whole);
+    Ok(standing <= Party::Contributor && reads)
 }
 
 fn accepted(node: &Node, session: SessionId, entry: EntryCid, replayed: bool) -> Answer<AppendAnswer> {

@@ -224,3 +224,6 @@ fn refuse(error: WireError) -> Served {
 fn wrong(code: Code, detail: &str) -> Served {
     refuse(Reject::new(code, detail).into())
 }
+
+#[cfg(test)]
+mod tests;

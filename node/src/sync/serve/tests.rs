@@ -1,0 +1,113 @@
+//! Askers that want more than they may have: each gets exactly what it would get if nothing were here.
+#![allow(clippy::large_futures, reason = "a test runs once")]
+
+use std::sync::Arc;
+
+use throughline_protocol::code::Code;
+use throughline_protocol::control::Role;
+use throughline_protocol::entry::Class;
+use throughline_protocol::testing::{Party, SessionBuilder};
+use throughline_protocol::wire::append::{AppendAnswer, AppendRequest};
+use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, EntryAt, Payloads, RangeAsk};
+use throughline_protocol::wire::{Credentials, ErrorCode};
+
+use crate::sync::fault::PeerFault;
+use crate::sync::testbench::*;
+
+/// What a raw request is answered with.
+async fn ask(asker: &TestNode, of: &TestNode, ask: ChainAsk) -> Result<Vec<ChainAnswer>, PeerFault> {
+    let shared = &asker.network.shared;
+    let peer = crate::net::peer_of(&of.network.peer_principal()).unwrap();
+    let credentials = shared.credentials(peer, None, None).await.unwrap();
+    let mut line = shared.chain(peer, &credentials, ask).await.unwrap();
+    let mut told = Vec::new();
+    while let Some(frame) = line.next().await? {
+        told.push(frame);
+    }
+    Ok(told)
+}
+
+/// Asks for all of a session.
+fn whole(builder: &SessionBuilder) -> ChainAsk {
+    let entry = &builder.head().entry;
+    let want = EntryAt { cid: entry.cid(), seq: entry.value().seq() };
+    let (session, have) = (builder.session(), Vec::new());
+    ChainAsk::Range(RangeAsk { session, want, have, payloads: Payloads::With })
+}
+
+async fn append_as(asker: &TestNode, to: &TestNode, builder: &SessionBuilder) -> AppendAnswer {
+    let built = builder.head();
+    let request = AppendRequest {
+        credentials: Credentials::default(),
+        entry: Arc::clone(built.entry.bytes()),
+        payload: built.payload.clone(),
+    };
+    asker.network.request_append(to.node.principal(), request).await.unwrap()
+}
+
+/// A session that `holder` holds and that went on, and the same one as `writer` wrote to it meanwhile.
+fn gone_on(
+    holder: &TestNode,
+    label: &str,
+    class: Class,
+    writer: &Arc<Party>,
+) -> (SessionBuilder, SessionBuilder) {
+    let own = holder.node.principal();
+    let mut builder = SessionBuilder::with_genesis(label, |genesis| {
+        genesis.holder = Some(own);
+        genesis.class = class;
+    });
+    let owner = builder.owner.clone();
+    builder.user(&owner, "before");
+    let mut late = builder.clone().branch("late");
+    late.user(writer, "never put in order");
+    builder.user(&owner, "after");
+    builder.user(&owner, "and after that");
+    (builder, late)
+}
+
+fn expect_not_found(answer: &AppendAnswer, what: &str) {
+    match answer {
+        AppendAnswer::Error(error) => {
+            assert_eq!(error.code(), &ErrorCode::Known(Code::NotFoundYet), "{what}");
+        }
+        AppendAnswer::Accepted(_) | AppendAnswer::Conflict { .. } => panic!("{what}: {answer:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_somebody_else_signed_opens_no_session() {
+    in_time(async {
+        let (holder, stranger) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let contributor = SessionBuilder::new("any").contributor;
+        let (builder, late) = gone_on(&holder, "replayed", Class::Internal, &contributor);
+        holder.take(&builder);
+        holder.hold(&[holder.grant(Role::Writer)]);
+        stranger.meet("holder", &holder).await;
+        expect_not_found(&append_as(&stranger, &holder, &late).await, "one that was never ordered");
+        expect_not_found(&append_as(&stranger, &holder, &builder).await, "one that was");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_tells_nothing_of_what_its_asker_may_not_read() {
+    in_time(async {
+        let (holder, writer) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let grant = writer.grant(Role::Contributor);
+        // It passes on what another contributor signed: it is in both sessions itself.
+        let contributor = SessionBuilder::new("any").contributor;
+        let (closed, closed_late) = gone_on(&holder, "closed", Class::Confidential, &contributor);
+        let (open, open_late) = gone_on(&holder, "open", Class::Internal, &contributor);
+        holder.take(&closed);
+        holder.take(&open);
+        holder.hold(&[holder.grant(Role::Writer), grant]);
+        writer.meet("holder", &holder).await;
+        expect_not_found(&append_as(&writer, &holder, &closed_late).await, "confidential");
+        let AppendAnswer::Conflict { base, between } = append_as(&writer, &holder, &open_late).await else {
+            panic!("a contributor of a session that it may read is told what to sign on");
+        };
+        assert_eq!((base.prev, between.len()), (open.head().entry.cid(), 2));
+    })
+    .await;
+}
