@@ -60,7 +60,7 @@ pub enum Party {
 /// What an asker has to do with a session besides its grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
-    /// It holds the session, or a handoff to it is under way.
+    /// It holds the session under a live grant, or a handoff to it is under way.
     Holds,
     /// Nothing.
     None,
@@ -223,8 +223,10 @@ impl<'a> Gate<'a> {
         let (who, owner) = (self.asker.principal, view.row.owner);
         let covers = (session, view.state.agent());
         let party = party(self.controls(owner)?, owner, who, Some(covers));
+        // The chain goes on naming a holder whose grant was revoked, until the owner hands over.
+        let holds = |who| view.state.holder() == Some(who) && party <= Party::Writer;
         let tie = match who {
-            Some(who) if view.state.holder() == Some(who) || self.targets.holds(session, who) => Tie::Holds,
+            Some(who) if holds(who) || self.targets.holds(session, who) => Tie::Holds,
             Some(_) | None => Tie::None,
         };
         let class = view.state.class();

@@ -111,3 +111,21 @@ async fn a_conflict_tells_nothing_of_what_its_asker_may_not_read() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_holder_reads_no_more() {
+    in_time(async {
+        let (desktop, server) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let grant = server.grant(Role::Writer);
+        let owner = SessionBuilder::new("any").owner;
+        let (mut builder, _) = gone_on(&server, "taken away", Class::Confidential, &owner);
+        desktop.take(&builder);
+        desktop.hold(std::slice::from_ref(&grant));
+        server.meet("desktop", &desktop).await;
+        assert!(!ask(&server, &desktop, whole(&builder)).await.unwrap().is_empty());
+        desktop.hold(&[builder.tombstone(&grant, Vec::new())]);
+        let told = ask(&server, &desktop, whole(&builder)).await;
+        assert_eq!(told.err().map(|refused| refused.reject.code), Some(Code::NotFoundYet));
+    })
+    .await;
+}
