@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use throughline_protocol::block::{Decoded, sha256};
 use throughline_protocol::code::Code;
-use throughline_protocol::control::{Control, Ref};
+use throughline_protocol::control::{Capability, Control, Ref};
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{Cid, EntryCid, HashKind, Principal, Seq};
 use throughline_protocol::limits;
@@ -93,7 +93,9 @@ fn controls(scene: &Scene, seen: &Seen, first: Seq, last: Seq) -> Answer<Vec<Arc
         let blob = Decoded::<Control>::decode(bytes)?;
         match blob.value() {
             Control::Tombstone(_) => tombstones.push(blob),
-            Control::Capability(grant) if signers.contains(&grant.delegate) => capabilities.push(blob),
+            Control::Capability(grant) if signers.contains(&grant.delegate) && may_be_cited(seen, grant) => {
+                capabilities.push(blob);
+            }
             Control::Capability(_) | Control::Ref(_) => {}
         }
     }
@@ -114,6 +116,12 @@ fn controls(scene: &Scene, seen: &Seen, first: Seq, last: Seq) -> Answer<Vec<Arc
         }
     }
     Ok(kept)
+}
+
+/// Whether entries of the session can stand on a capability. One for another session would only tell that there is one.
+fn may_be_cited(seen: &Seen, capability: &Capability) -> bool {
+    let (session, agent) = (seen.view.row.session, seen.view.state.agent());
+    capability.grant().is_ok_and(|grant| grant.covers(session, agent))
 }
 
 /// The two CIDs that a capability may be cited by.

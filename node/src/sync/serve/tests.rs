@@ -6,7 +6,7 @@ use std::sync::Arc;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::Class;
-use throughline_protocol::testing::{Party, SessionBuilder};
+use throughline_protocol::testing::{self, Party, Reach as Shown, SessionBuilder};
 use throughline_protocol::wire::append::{AppendAnswer, AppendRequest};
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, EntryAt, Payloads, RangeAsk};
 use throughline_protocol::wire::{Credentials, ErrorCode};
@@ -126,6 +126,31 @@ async fn a_revoked_holder_reads_no_more() {
         desktop.hold(&[builder.tombstone(&grant, Vec::new())]);
         let told = ask(&server, &desktop, whole(&builder)).await;
         assert_eq!(told.err().map(|refused| refused.reject.code), Some(Code::NotFoundYet));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_published_part_names_no_other_session() {
+    in_time(async {
+        let (node, stranger) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let mut builder = session("published part", 3);
+        let account = builder.owner.clone();
+        builder.reference(&account, 3, Shown::Publishes);
+        node.take(&builder);
+        let hidden = SessionBuilder::new("hidden").session();
+        let server = builder.server1.key.principal();
+        let elsewhere = testing::capability(&account.key, server, Role::Writer, Some(&hidden.path()));
+        let here = testing::capability(&account.key, server, Role::Writer, Some(&builder.session().path()));
+        node.hold(&[elsewhere.clone(), here.clone()]);
+        stranger.meet("node", &node).await;
+        let told = ask(&stranger, &node, whole(&builder)).await.unwrap();
+        let controls: Vec<Arc<[u8]>> = told
+            .into_iter()
+            .flat_map(|frame| if let ChainAnswer::Control(blobs) = frame { blobs } else { Vec::new() })
+            .collect();
+        assert!(controls.contains(here.bytes()), "what the entries may cite comes along");
+        assert!(!controls.contains(elsewhere.bytes()), "a grant for another session does not");
     })
     .await;
 }
