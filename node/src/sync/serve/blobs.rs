@@ -1,7 +1,7 @@
 //! `blobs`: single blocks, in the order asked.
 //!
-//! The parts of a file are linked by its root, not by an entry. A part is allowed with its file: whoever asks names the root
-//! (and the nodes between) first, in the same request.
+//! A part of a file that no entry links yet is allowed with its file: whoever asks names the root (and the nodes between)
+//! first, in the same request. A file that names what another session links opens nothing: that session decides too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use throughline_protocol::id::{Cid, Codec};
 use throughline_protocol::unixfs;
 use throughline_protocol::wire::chain::ChainAnswer;
+use throughline_store::Found;
 
 use super::super::policy::Gate;
 use super::{End, Out, Scene, Served, send};
@@ -19,7 +20,7 @@ pub(super) fn blobs(scene: &Scene, cids: &[Cid], out: &Out) -> Served {
     let mut gate = scene.gate();
     let mut parts: BTreeSet<Cid> = BTreeSet::new();
     for cid in cids {
-        let allowed = parts.contains(cid) || is_allowed(scene, &mut gate, cid)?;
+        let allowed = is_allowed(scene, &mut gate, cid, &parts)?;
         let bytes = if allowed { scene.reader.block(cid)? } else { None };
         if let Some(bytes) = bytes.as_deref().filter(|_| cid.codec() == Codec::DagPb) {
             // A node that cannot be read has no parts.
@@ -30,8 +31,9 @@ pub(super) fn blobs(scene: &Scene, cids: &[Cid], out: &Out) -> Served {
     Ok(Ok(End::Done))
 }
 
-fn is_allowed(scene: &Scene, gate: &mut Gate<'_>, cid: &Cid) -> Answer<bool> {
+fn is_allowed(scene: &Scene, gate: &mut Gate<'_>, cid: &Cid, parts: &BTreeSet<Cid>) -> Answer<bool> {
     match scene.reader.find(cid)? {
+        Some(Found::Block { sessions, .. }) if sessions.is_empty() && parts.contains(cid) => Ok(true),
         Some(found) => gate.block(&found, scene.own),
         None => Ok(false),
     }

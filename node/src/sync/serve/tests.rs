@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
-use throughline_protocol::entry::Class;
+use throughline_protocol::entry::{Body, Class, Origin, UserMessage};
+use throughline_protocol::id::Cid;
+use throughline_protocol::payload::{Attachment, UserWords, Words};
 use throughline_protocol::testing::{self, Party, Reach as Shown, SessionBuilder};
+use throughline_protocol::unixfs;
 use throughline_protocol::wire::append::{AppendAnswer, AppendRequest};
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, EntryAt, Payloads, RangeAsk};
 use throughline_protocol::wire::{Credentials, ErrorCode};
@@ -151,6 +154,42 @@ async fn a_published_part_names_no_other_session() {
             .collect();
         assert!(controls.contains(here.bytes()), "what the entries may cite comes along");
         assert!(!controls.contains(elsewhere.bytes()), "a grant for another session does not");
+    })
+    .await;
+}
+
+/// Attaches a file to a session, as its server.
+fn attach(builder: &mut SessionBuilder, cid: Cid, size: u64) {
+    let attachment = Attachment { cid, size, media_type: "application/octet-stream".to_owned(), name: None };
+    let words = UserWords { attachments: vec![attachment], ..UserWords::default() };
+    let message = UserMessage { origin: Some(Origin::Trigger), ..UserMessage::default() };
+    let server = builder.server1.clone();
+    builder.append(&server, Body::UserMessage(message), Some(Words::UserMessage(words)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_opens_no_part_that_another_session_hides() {
+    in_time(async {
+        let (node, reader) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let bytes: Vec<u8> = (0..1_500_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let file = node.node.put_file(&bytes).unwrap();
+        let root = node.node.reader().unwrap().block(&file.cid).unwrap().unwrap();
+        let parts = unixfs::links(&root).unwrap();
+        let (secret, free) = (parts[0], parts[1]);
+        assert_ne!(secret, free);
+        let (mut hidden, mut shown) = (SessionBuilder::new("hides it"), SessionBuilder::new("shows it"));
+        attach(&mut hidden, secret, 262_144);
+        attach(&mut shown, file.cid, file.size_bytes);
+        node.take(&hidden);
+        node.take(&shown);
+        let account = testing::key("account");
+        let path = shown.session().path();
+        node.hold(&[testing::capability(&account, reader.node.principal(), Role::Reader, Some(&path))]);
+        reader.meet("node", &node).await;
+        let told = ask(&reader, &node, ChainAsk::Blobs { cids: vec![file.cid, secret, free] }).await.unwrap();
+        let given: Vec<bool> =
+            told.iter().map(|frame| matches!(frame, ChainAnswer::Blob { bytes: Some(_), .. })).collect();
+        assert_eq!(given, [true, false, true]);
     })
     .await;
 }
