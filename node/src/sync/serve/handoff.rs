@@ -1,15 +1,14 @@
 //! `/throughline/handoff/1`: who may ask is decided here, what is answered by the part of the node that moves sessions.
 //!
 //! Only the owner and its live devices move a session. Of a session that is not here, the owner is the one this node works
-//! for, else the one whose grant for this node the request brings.
+//! for: nobody becomes one by what a request brings.
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use libp2p::PeerId;
 use throughline_protocol::code::Code;
-use throughline_protocol::control::{Control, Role};
-use throughline_protocol::id::{Principal, SessionId};
+use throughline_protocol::id::SessionId;
 use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
 use throughline_protocol::wire::{Message, WireError};
 
@@ -63,20 +62,9 @@ fn may_move(shared: &Shared, asker: &Asker, session: SessionId) -> Answer<bool> 
     }
     let owner = match reader.session(session)? {
         Some(row) => Some(row.owner),
-        None => node.owner().or_else(|| granted_by(asker, node.principal())),
+        None => node.owner(),
     };
     let Some(owner) = owner else { return Ok(false) };
     let mut gate = Gate::new(&reader, asker, &shared.targets, &shared.classes);
     Ok(gate.party_to(owner)? <= Party::Device)
-}
-
-/// Who made this node a writer, by the grants that came along.
-fn granted_by(asker: &Asker, own: Principal) -> Option<Principal> {
-    asker.grants.iter().find_map(|grant| match grant.value() {
-        Control::Capability(capability) => {
-            let grant = capability.grant().ok()?;
-            (grant.delegate == own && grant.role == Role::Writer).then_some(grant.owner)
-        }
-        Control::Tombstone(_) | Control::Ref(_) => None,
-    })
 }

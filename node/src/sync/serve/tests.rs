@@ -12,6 +12,7 @@ use throughline_protocol::testing::{self, Party, Reach as Shown, SessionBuilder}
 use throughline_protocol::unixfs;
 use throughline_protocol::wire::append::{AppendAnswer, AppendRequest};
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, EntryAt, Payloads, RangeAsk};
+use throughline_protocol::wire::handoff::{HandoffRequest, HandoffStep, MoveId};
 use throughline_protocol::wire::{Credentials, ErrorCode};
 
 use crate::sync::fault::PeerFault;
@@ -190,6 +191,31 @@ async fn a_file_opens_no_part_that_another_session_hides() {
         let given: Vec<bool> =
             told.iter().map(|frame| matches!(frame, ChainAnswer::Blob { bytes: Some(_), .. })).collect();
         assert_eq!(given, [true, false, true]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_of_the_askers_own_tells_no_held_session_from_an_absent_one() {
+    in_time(async {
+        let (node, asker) = (TestNode::stranger(TCP).await, TestNode::stranger(TCP).await);
+        let held = session("held here", 2);
+        node.take(&held);
+        asker.meet("node", &node).await;
+        let own = testing::key("nobody's account");
+        let grants = [(node.node.principal(), Role::Writer), (asker.node.principal(), Role::Agent)]
+            .map(|(delegate, role)| Arc::clone(testing::capability(&own, delegate, role, None).bytes()));
+        let mut answers = Vec::new();
+        for session in [held.session(), SessionBuilder::new("absent").session()] {
+            let request = HandoffRequest {
+                credentials: Credentials { auth: None, grants: grants.to_vec() },
+                move_id: MoveId::from_bytes([7; 16]),
+                session,
+                step: HandoffStep::Status,
+            };
+            answers.push(asker.network.request_handoff(node.node.principal(), request).await.unwrap());
+        }
+        assert_eq!(answers[0], answers[1]);
     })
     .await;
 }
