@@ -10,8 +10,6 @@ use throughline_protocol::control::Control;
 use throughline_protocol::fork::Controls;
 use throughline_protocol::id::{Cid, Codec, HashKind, Principal};
 use throughline_protocol::limits;
-#[cfg(test)]
-use throughline_protocol::sign::SigningKey;
 use throughline_protocol::wire::append::{AppendAnswer, AppendRequest};
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, ChainRequest, HeadState, OwnerState};
 use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
@@ -240,10 +238,4 @@ pub(super) fn is_of_owner(control: &Control, owner: Principal) -> bool {
         Control::Tombstone(tombstone) => tombstone.signer == owner,
         Control::Ref(value) => value.owner() == owner,
     }
-}
-
-/// The key that proves who this node is, for tests of hostile askers.
-#[cfg(test)]
-pub(super) fn proof_of(key: &SigningKey, ends: Ends) -> Arc<[u8]> {
-    Arc::clone(proof::build(key, ends, now()).expect("a proof").bytes())
 }

@@ -145,7 +145,10 @@ impl Network {
     /// `E_UNREACHABLE` when no named peer answers, or fewer than `peers_min`; `E_PEER_UNKNOWN`; `E_QUOTA`; else what was wrong with
     /// what a peer sent, with the peer, when no other gave it right.
     pub async fn fetch(&self, request: FetchRequest) -> Answer<Fetched> {
-        self.shared.fetch(request).await
+        let session = request.session;
+        let fetched = self.shared.fetch(request).await;
+        follow::resume(&self.shared, session);
+        fetched
     }
 
     /// As [`Network::fetch`], as the object that the API answers with: the shape of `verify`, and the figures of the transfer.
@@ -154,7 +157,7 @@ impl Network {
     /// As [`Network::fetch`].
     pub async fn fetch_answer(&self, request: FetchRequest) -> Answer<Value> {
         let wanted = request.payloads;
-        let fetched = self.shared.fetch(request).await?;
+        let fetched = self.fetch(request).await?;
         self.shared.on_node(move |node| fetch::answer(node, &fetched, wanted)).await
     }
 

@@ -128,6 +128,14 @@ impl TestNode {
         }
     }
 
+    /// Waits until this node knows that the other follows the account's topic.
+    pub(super) async fn until_followed_by(&self, other: &TestNode) {
+        let peer = net::peer_of(&other.network.peer_principal()).unwrap();
+        while !self.network.shared.net.followers(owner()).await.contains(&peer) {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Waits until the other node proved who it is over its connection with this one.
     pub(super) async fn until_proven(&self, other: &TestNode) {
         let contacts = &self.network.shared.contacts;

@@ -1,8 +1,10 @@
 //! Nodes with nodes, over loopback.
+#![allow(clippy::large_futures, reason = "a test runs once")]
 
 use throughline_protocol::control::Role;
-use throughline_protocol::entry::{Class, Note};
+use throughline_protocol::entry::{Body, Class, Note, Origin, UserMessage};
 use throughline_protocol::id::SessionId;
+use throughline_protocol::payload::{Attachment, UserWords, Words};
 use throughline_protocol::testing::{self, Reach as Shown, SessionBuilder};
 use throughline_protocol::wire::chain::{ChainAsk, EntryAt, Payloads, RangeAsk};
 
@@ -45,7 +47,9 @@ async fn a_reader_fetches_a_session_over_quic() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fetch_goes_on_where_the_last_one_ended() {
     in_time(async {
-        let (a, b, c) = (TestNode::start(TCP).await, TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let (a, b) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        // It follows nothing, so only what is asked for here is fetched.
+        let c = TestNode::stranger(TCP).await;
         let builder = session("resumed", 40);
         a.take(&builder.at(15));
         b.take(&builder);
@@ -243,6 +247,54 @@ async fn names_that_stand_for_nobody_and_peers_that_are_off_are_told_apart() {
         };
         assert_eq!(node.bring(session, &[gone]).await.unwrap_err().code(), Code::Unreachable);
         assert_eq!(node.bring(session, &[]).await.unwrap_err().code(), Code::NotFoundYet);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_come_with_their_parts_and_only_to_readers() {
+    in_time(async {
+        let (a, b) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let stranger = TestNode::stranger(TCP).await;
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let file = a.node.put_file(&bytes).unwrap();
+        assert!(file.blocks > 10);
+        let mut builder = SessionBuilder::new("with a file");
+        let server = builder.server1.clone();
+        let attachment = Attachment {
+            cid: file.cid,
+            size: file.size_bytes,
+            media_type: "application/octet-stream".to_owned(),
+            name: None,
+        };
+        let words = UserWords { attachments: vec![attachment], ..UserWords::default() };
+        let message = UserMessage { origin: Some(Origin::Trigger), ..UserMessage::default() };
+        builder.append(&server, Body::UserMessage(message), Some(Words::UserMessage(words)));
+        a.take(&builder);
+        a.hold(&[b.grant(Role::Reader)]);
+        let from = [a.ticket().await];
+
+        let mut asked = request(builder.session(), &from, Use::Adopt);
+        let fetched = b.network.fetch(asked.clone()).await.unwrap();
+        assert_eq!(fetched.missing_blocks, 0);
+        assert!(b.node.reader().unwrap().block(&file.cid).unwrap().is_none(), "nobody asked for files");
+        asked.payloads = Wanted::All;
+        let fetched = b.network.fetch(asked.clone()).await.unwrap();
+        assert_eq!(fetched.missing_blocks, 0);
+        let mut held = crate::core::Outgoing::open(b.node.reader().unwrap(), file.cid).unwrap().unwrap();
+        let mut read = Vec::new();
+        while let Some(part) = held.piece().unwrap() {
+            read.extend(part);
+        }
+        assert!(read == bytes, "the file is the same");
+
+        asked.mode = Use::Audit;
+        let audited = b.network.fetch(asked).await.unwrap();
+        assert_eq!((audited.missing_blocks, audited.report.unwrap().problems), (0, 0));
+        stranger.meet("a", &a).await;
+        let peer = stranger.network.shared.connect("a").await.unwrap();
+        let told = frames(&stranger, peer, ChainAsk::Blobs { cids: vec![file.cid] }).await;
+        assert!(told.contains("bytes: None"), "{told}");
     })
     .await;
 }

@@ -1,17 +1,18 @@
 //! Keeping up: announcements, revocations, appends that are passed on, handoff requests.
+#![allow(clippy::large_futures, reason = "a test runs once")]
 
 use std::sync::Mutex;
 
 use serde_json::json;
-use throughline_protocol::block::Signed;
 use throughline_protocol::build;
 use throughline_protocol::control::Role;
-use throughline_protocol::entry::{Authority, Body, Class, Entry, Place, UserMessage};
+use throughline_protocol::entry::{Authority, Body, Class, Entry, Note, PayloadRef, Place, UserMessage};
 use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::view::EntryDraft;
 use throughline_protocol::wire::handoff::{HandoffState, HandoffStatus, HandoffStep, MoveId};
 use throughline_protocol::wire::{Credentials, ErrorCode};
+use throughline_store::PinDepth;
 
 use super::testbench::*;
 use super::*;
@@ -135,7 +136,7 @@ async fn a_device_takes_no_session_of_another_owner_and_blames_nobody_for_showin
                 public.session(),
                 fetch::Provider::connected(peer, key),
                 other.node.owner(),
-                throughline_store::PinDepth::Files,
+                PinDepth::Files,
             )
             .await;
         assert_eq!(fetched.unwrap_err().code(), Code::Refused);
@@ -175,20 +176,29 @@ async fn a_revocation_reaches_connected_nodes_and_cuts() {
     .await;
 }
 
-/// A message that a key signs as a device on a session's head, as `node` has it.
+/// A message that a node signs as a device on a session's head, as it has it.
 fn as_device(node: &TestNode, session: SessionId, text: &str) -> SignedAppend {
-    let grant = node.grant(Role::Agent);
-    let reader = node.node.reader().unwrap();
-    let state = reader.chain_state(session).unwrap().unwrap();
-    let state = throughline_protocol::verify::ChainState::from_bytes(&state).unwrap();
-    let (tip, (_, skip)) = (state.tip(), state.path().next_skip());
     let body = Body::UserMessage(UserMessage::default());
     let words: EntryDraft = EntryDraft::from_json(&json!({
         "type": "SessionUserMessage",
         "body": [{"id": "b1", "type": "Paragraph", "text": text, "children": []}],
     }))
     .unwrap();
-    let (payload, named) = words.payload.unwrap().build(&body, [7; 32]).unwrap();
+    let payload = words.payload.unwrap().build(&body, [7; 32]).unwrap();
+    sign_as_device(node, session, body, Some(payload))
+}
+
+fn sign_as_device(
+    node: &TestNode,
+    session: SessionId,
+    body: Body,
+    payload: Option<(Vec<u8>, PayloadRef)>,
+) -> SignedAppend {
+    let grant = node.grant(Role::Agent);
+    let reader = node.node.reader().unwrap();
+    let state = reader.chain_state(session).unwrap().unwrap();
+    let state = throughline_protocol::verify::ChainState::from_bytes(&state).unwrap();
+    let (tip, (_, skip)) = (state.tip(), state.path().next_skip());
     let entry = Entry {
         ts: UnixMillis::new(now_ms().max(state.position().ts.get())).unwrap(),
         signer: node.node.principal(),
@@ -201,14 +211,14 @@ fn as_device(node: &TestNode, session: SessionId, text: &str) -> SignedAppend {
             skip: (skip != tip.cid).then_some(skip),
         }),
         body,
-        payload: Some(named),
+        payload: payload.as_ref().map(|(_, named)| *named),
         ext: None,
     };
     let signed = build::sign(entry, node.node.key()).unwrap();
     SignedAppend {
         session,
         entry: Arc::clone(signed.bytes()),
-        payload: Some(payload.into()),
+        payload: payload.map(|(bytes, _)| bytes.into()),
         grants: Vec::new(),
         dry_run: false,
     }
@@ -277,8 +287,42 @@ async fn session_elsewhere(desktop: &TestNode, known: SessionId) -> String {
             assert_eq!(error.code(), &ErrorCode::Known(Code::NotFoundYet));
             error.detail().map_or(Code::NotFoundYet.title().to_owned(), str::to_owned)
         }
-        other => panic!("{other:?}"),
+        other @ (AppendAnswer::Accepted(_) | AppendAnswer::Conflict { .. }) => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn news_of_public_sessions_reach_strangers_that_keep_them() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let session = begin(&server);
+        desktop.meet("server", &server).await;
+        let tip = server.row(session).unwrap().tip.cid;
+        desktop.until(tip_is(session, tip)).await;
+        // Opened up by the owner's device; from the next entry on the holder's Refs publish.
+        let note = sign_as_device(&desktop, session, Body::Note(Note::Class(Class::Public)), None);
+        desktop.network.forward_append(&note).await.unwrap().unwrap();
+        append(&server, session, "for everybody");
+        let mirror = TestNode::stranger(TCP).await;
+        let pin =
+            throughline_store::Pin { since: UnixMillis::new(now_ms()).unwrap(), depth: PinDepth::Payloads };
+        let pinned = throughline_store::SetPin { session, pin: Some(pin), at: pin.since };
+        mirror.node.store().run(pinned).unwrap();
+        mirror.meet("server", &server).await;
+        // Nothing but the topic brings it, once the first comparison is over.
+        server.until_followed_by(&mirror).await;
+        let mut number = 0;
+        while mirror.row(session).is_none() {
+            number += 1;
+            append(&server, session, &format!("heard {number}"));
+            mirror.network.compare_with("server").await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let last = append(&server, session, "told on the topic");
+        mirror.until(tip_is(session, last)).await;
+        assert_eq!(mirror.network.counts().charges, 0);
+    })
+    .await;
 }
 
 struct Handler(Mutex<Vec<Option<Principal>>>);

@@ -1,4 +1,5 @@
 //! Servers that lie. Whatever they send, nothing that does not verify is stored, the lie has a code, and the liar is charged.
+#![allow(clippy::large_futures, reason = "a test runs once")]
 
 use std::sync::Arc;
 
@@ -48,10 +49,8 @@ async fn ask_liar(label: &str, then: Then, change: fn(&mut Vec<ChainAnswer>)) ->
 }
 
 fn item(frames: &mut [ChainAnswer], seq: usize) -> &mut EntryItem {
-    match &mut frames[HEAD_FRAMES + seq] {
-        ChainAnswer::Entries(items) => &mut items[0],
-        other => panic!("{other:?}"),
-    }
+    let ChainAnswer::Entries(items) = &mut frames[HEAD_FRAMES + seq] else { panic!("expected entries") };
+    &mut items[0]
 }
 
 fn flip(bytes: &mut Arc<[u8]>, at: usize) {

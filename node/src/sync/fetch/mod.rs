@@ -134,6 +134,17 @@ pub struct Fetched {
     pub missing_blocks: u64,
 }
 
+/// What became of a look at what a peer has of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FollowedUp {
+    /// Everything that verified was taken in.
+    Taken,
+    /// The peer shows nothing of it any more.
+    Nothing,
+    /// The session is being fetched already.
+    Busy,
+}
+
 impl Shared {
     /// Fetches a session as `request` says.
     ///
@@ -178,21 +189,24 @@ impl Shared {
         from: Provider,
         owner: Option<Principal>,
         depth: PinDepth,
-    ) -> Answer<Option<Fetched>> {
+    ) -> Answer<FollowedUp> {
         let turn = self.turn_of(session);
-        // Somebody fetches it already; the next comparison tells whether anything is left.
-        let Ok(_turn) = turn.try_lock() else { return Ok(None) };
+        // Somebody fetches it already; then this peer is asked again.
+        let Ok(_turn) = turn.try_lock() else {
+            self.pulls.skip(session, from.peer);
+            return Ok(FollowedUp::Busy);
+        };
         let idle = self.node()?.config().limits.idle_timeout;
         let held = self.on_node(move |node| owner_state(node, session)).await?;
         let answers = self.heads_of(session, vec![from], held, idle).await;
-        let Some(told) = best_head(&answers) else { return Ok(None) };
+        let Some(told) = best_head(&answers) else { return Ok(FollowedUp::Nothing) };
         let wanted = match depth {
             PinDepth::Entries => Wanted::None,
             PinDepth::Payloads => Wanted::Referenced,
             PinDepth::Files => Wanted::All,
         };
         let run = Run::new(self, session, wanted, idle, RangeLimits::default());
-        run.adopt(told, &answers, held, owner).await.map(Some)
+        run.adopt(told, &answers, held, owner).await.map(|_| FollowedUp::Taken)
     }
 }
 

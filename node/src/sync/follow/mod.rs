@@ -18,4 +18,4 @@ pub(super) use anchor::Anchors;
 pub use announce::Told;
 pub(super) use announce::{Outbox, run as run_announcer, tell_controls};
 pub(super) use interest::{follows_owner, is_kept};
-pub(super) use pull::{Pulls, Scope, notice_digests, pull, run as run_pulse};
+pub(super) use pull::{Pulls, Scope, notice_digests, pull, resume, run as run_pulse};

@@ -1,10 +1,12 @@
 //! One comparison with one peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use libp2p::PeerId;
 use throughline_protocol::block::Signed;
+use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::limits;
@@ -20,11 +22,17 @@ use crate::core::Node;
 use crate::net::principal_of;
 use crate::sync::contacts::Taken;
 use crate::sync::fault::PeerFault;
-use crate::sync::fetch::{Provider, mark_of};
+use crate::sync::fetch::{FollowedUp, Provider, mark_of};
 use crate::sync::shared::Shared;
 
 /// Peers that are compared with at a time.
 const AT_A_TIME: usize = 8;
+/// How often a comparison that nobody is to blame for is tried again at once; then the timer's turn comes.
+const RETRIES: u32 = 3;
+/// The first pause before that; it doubles.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// Peers that wait for a fetch to end; beyond it the timer's comparison finds what they have.
+const SKIPPED_MAX: usize = 4_096;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +49,18 @@ type Next = Option<Scope>;
 /// Comparisons under way: one a peer, and at most one more that waits.
 pub(in crate::sync) struct Pulls {
     running: Mutex<BTreeMap<PeerId, Next>>,
+    /// Who had news of a session while it was being fetched already.
+    skipped: Mutex<BTreeSet<(SessionId, PeerId)>>,
     places: Arc<Semaphore>,
 }
 
 impl Default for Pulls {
     fn default() -> Self {
-        Pulls { running: Mutex::default(), places: Arc::new(Semaphore::new(AT_A_TIME)) }
+        Pulls {
+            running: Mutex::default(),
+            skipped: Mutex::default(),
+            places: Arc::new(Semaphore::new(AT_A_TIME)),
+        }
     }
 }
 
@@ -71,6 +85,21 @@ impl Pulls {
         }
     }
 
+    /// The peer has news of a session that is being fetched: it is asked again when that is done.
+    pub(in crate::sync) fn skip(&self, session: SessionId, peer: PeerId) {
+        let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
+        if skipped.len() < SKIPPED_MAX {
+            skipped.insert((session, peer));
+        }
+    }
+
+    fn take_skipped(&self, session: SessionId) -> Vec<PeerId> {
+        let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
+        let (these, others) = std::mem::take(&mut *skipped).into_iter().partition(|(of, _)| *of == session);
+        *skipped = others;
+        BTreeSet::into_iter(these).map(|(_, peer)| peer).collect()
+    }
+
     /// What is to be compared next; none when the peer is done.
     fn next(&self, peer: PeerId) -> Next {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,15 +122,33 @@ pub(in crate::sync) fn pull(shared: &Arc<Shared>, peer: PeerId, scope: Scope) {
         while let Some(now) = scope {
             let places = Arc::clone(&worker.pulls.places);
             let _place = places.acquire_owned().await;
-            if let Err(fault) = compare(&worker, peer, now).await {
-                tracing::debug!(%peer, %fault, "a comparison ended early");
-                if fault.charged == Charged::Sender {
-                    worker.net.charge(peer, fault.reject.code).await;
-                }
-            }
+            persist(&worker, peer, now).await;
             scope = worker.pulls.next(peer);
         }
     });
+}
+
+/// Compares; once more after a pause, and again, when the peer only was busy or the line broke.
+async fn persist(shared: &Arc<Shared>, peer: PeerId, scope: Scope) {
+    for attempt in 0..=RETRIES {
+        let Err(fault) = compare(shared, peer, scope).await else { return };
+        tracing::debug!(%peer, %fault, attempt, "a comparison ended early");
+        match fault.charged {
+            Charged::Sender => return shared.net.charge(peer, fault.reject.code).await,
+            Charged::Teller => return,
+            Charged::Nobody => {}
+        }
+        if attempt < RETRIES {
+            tokio::time::sleep(RETRY_AFTER * (1 << attempt)).await;
+        }
+    }
+}
+
+/// A fetch of a session is done: whoever had news of it meanwhile is asked again.
+pub(in crate::sync) fn resume(shared: &Arc<Shared>, session: SessionId) {
+    for peer in shared.pulls.take_skipped(session) {
+        pull(shared, peer, Scope::Session(session));
+    }
 }
 
 /// Compares with every connected peer, again and again.
@@ -110,7 +157,6 @@ pub(in crate::sync) async fn run(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        follow_topics(&shared).await;
         for connected in shared.net.connected().await {
             pull(&shared, connected.peer, Scope::All);
         }
@@ -118,9 +164,8 @@ pub(in crate::sync) async fn run(shared: Arc<Shared>) {
 }
 
 /// Subscribes to the owners of what is followed.
-async fn follow_topics(shared: &Shared) {
-    let Ok(interest) = shared.on_node(Interest::read).await else { return };
-    for state in interest.owners {
+async fn follow_topics(shared: &Shared, interest: &Interest) {
+    for state in &interest.owners {
         if let Err(error) = shared.net.subscribe(state.owner).await {
             tracing::debug!(owner = state.owner.short(), %error, "a topic is not followed");
             break;
@@ -161,8 +206,10 @@ pub(in crate::sync) async fn notice_digests(
 async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(), PeerFault> {
     let Some(key) = principal_of(&peer) else { return Ok(()) };
     let interest = shared.on_node(Interest::read).await.map_err(|problem| PeerFault::ours(&problem))?;
+    follow_topics(shared, &interest).await;
     let provider = Provider::connected(peer, key);
     let mut owners = interest.owners.clone();
+    let mut failed = None;
     for sessions in asked(&interest, scope) {
         let credentials = shared.credentials(peer, interest.own, None).await;
         let credentials = credentials.map_err(|problem| PeerFault::ours(&problem))?;
@@ -171,14 +218,16 @@ async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(),
         for theirs in &told.owners {
             let ours = interest.owners.iter().find(|state| state.owner == theirs.owner);
             if ours.is_some_and(|ours| theirs.count > 0 && ours.digest != theirs.digest) {
-                shared.take_difference(&provider, &credentials, theirs.owner).await?;
+                let taken = shared.take_difference(&provider, &credentials, theirs.owner).await;
+                // What the peer is to blame for was charged there.
+                failed = failed.or(taken.err().filter(|fault| fault.charged == Charged::Nobody));
             }
         }
         for head in &told.sessions {
-            take_head(shared, &provider, head).await;
+            failed = failed.or(take_head(shared, &provider, head).await);
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// The requests of a comparison. A device asks for everything that the peer shows it.
@@ -200,31 +249,37 @@ fn nobody() -> SessionId {
     SessionId::of_genesis(throughline_protocol::id::EntryCid::from_digest([0; 32]))
 }
 
-async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) {
+/// Fetches what a told head shows to be missing; tells when that failed for a reason that may pass.
+async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) -> Option<PeerFault> {
     let (session, told) = (head.session, mark_of(head));
     if let Some(reference) = &head.reference {
         let reference = Arc::clone(reference);
         match shared.on_node(move |node| take_reference(node, session, reference)).await {
             Ok(Business::Ours) => {}
-            Ok(Business::Foreign) => return,
+            Ok(Business::Foreign) => return None,
             Err(problem) => tracing::debug!(session = session.short(), %problem, "a Ref is not taken"),
         }
     }
     if shared.contacts.told(provider.key, session, told) == Taken::Before {
-        return;
+        return None;
     }
     let meaning = shared.on_node(move |node| news(node, session, told)).await;
-    let Ok(News::Fetch { owner, depth }) = meaning else { return };
+    let Ok(News::Fetch { owner, depth }) = meaning else { return None };
     let fetched = shared.follow_up(session, provider.clone(), owner, depth).await;
+    if matches!(fetched, Ok(FollowedUp::Busy)) {
+        return None;
+    }
+    resume(shared, session);
     if let Err(problem) = &fetched
         && is_foreign(problem.code())
     {
         // It stays another owner's: it is not asked for again until the head moves.
         shared.contacts.took(provider.key, session, told.cid);
     }
-    if let Err(problem) = settle(shared, session, fetched.map(|fetched| fetched.is_some())).await {
-        tracing::debug!(session = session.short(), %problem, "a session is not followed up");
-    }
+    let problem = settle(shared, session, fetched).await.err()?;
+    tracing::debug!(session = session.short(), %problem, "a session is not followed up");
+    let may_pass = matches!(problem.code(), Code::Unreachable | Code::Timeout);
+    may_pass.then(|| PeerFault::ours(&problem))
 }
 
 /// Whose session a Ref tells of.
@@ -254,8 +309,8 @@ fn take_reference(node: &Node, session: SessionId, bytes: Arc<[u8]>) -> Answer<B
 }
 
 /// After a session moved: a device anchors what it adopted.
-async fn settle(shared: &Arc<Shared>, session: SessionId, fetched: Answer<bool>) -> Answer<()> {
-    if fetched? {
+async fn settle(shared: &Arc<Shared>, session: SessionId, fetched: Answer<FollowedUp>) -> Answer<()> {
+    if fetched? == FollowedUp::Taken {
         anchor::anchor(shared, session).await?;
     }
     Ok(())
