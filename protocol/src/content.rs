@@ -152,6 +152,11 @@ impl Content {
         }
     }
 
+    /// The id of a tool call.
+    pub(crate) fn call_id(&self) -> Option<&str> {
+        if let Content::ToolCall(part) = self { Some(&part.call_id) } else { None }
+    }
+
     /// Reads one.
     ///
     /// # Errors

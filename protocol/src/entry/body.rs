@@ -517,7 +517,7 @@ fn read_response(fields: &Fields<'_, '_>) -> Result<ModelResponse, Reject> {
         let fields = Fields::closed(map, "calls[]", &["name", "callId"], &[])?;
         Ok(Call { call_id: fields.need("callId", schema::id)?, name: fields.need("name", schema::name)? })
     });
-    Ok(ModelResponse {
+    let response = ModelResponse {
         model: fields.need("model", model)?,
         calls: fields.maybe("calls", schema::list(limits::CALLS_MAX, call))?.unwrap_or_default(),
         usage: fields.maybe("usage", schema::map(read_usage))?.unwrap_or_default(),
@@ -525,7 +525,9 @@ fn read_response(fields: &Fields<'_, '_>) -> Result<ModelResponse, Reject> {
         status: fields.maybe("status", schema::word(STATUSES))?,
         config: fields.maybe("config", schema::entry)?,
         duration_ms: fields.maybe("durationMs", schema::uint)?.unwrap_or(0),
-    })
+    };
+    super::check_call_ids(response.calls.iter().map(|call| call.call_id.as_str()))?;
+    Ok(response)
 }
 
 const USAGE_KEYS: &[&str] = &["input", "output", "cacheRead", "cacheWrite", "cacheWrite1h", "reasoning"];

@@ -36,3 +36,15 @@ fn extension_fields_hold_no_null_at_any_depth() {
     let bytes = encode_map(&head(&session).with("x", kept));
     assert!(Decoded::<Entry>::decode(bytes).is_ok());
 }
+
+#[test]
+fn the_calls_of_a_response_have_different_ids() {
+    let mut session = SessionBuilder::new("calls");
+    let server = session.server1.clone();
+    session.response(&server, "two", &["a", "b"]);
+    let call = |id: &'static str| Value::Map(Map::new().with("name", "bash").with("callId", id));
+    assert_eq!(
+        refused(head(&session).with("calls", vec![call("a"), call("b"), call("a")])),
+        Code::SchemaExclusive
+    );
+}

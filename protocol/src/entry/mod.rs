@@ -5,6 +5,8 @@
 
 mod body;
 
+use std::collections::BTreeSet;
+
 use crate::block::{SignatureField, SignedBlob};
 use crate::code::{Code, Reject};
 use crate::codec::{self, Facts, Map, Value, encode_map, uint as uint_value};
@@ -349,6 +351,17 @@ fn read_payload_ref(map: &Map<'_>) -> Result<PayloadRef, Reject> {
         ));
     }
     Ok(PayloadRef { cid: fields.need("cid", schema::entry)?, size })
+}
+
+/// `response` and `callId` name a call, so an id stands once among the calls of a response.
+pub(crate) fn check_call_ids<'i>(ids: impl Iterator<Item = &'i str>) -> Result<(), Reject> {
+    let mut seen = BTreeSet::new();
+    for id in ids {
+        if !seen.insert(id) {
+            return Err(Reject::new(Code::SchemaExclusive, "two calls of one response have the same id"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
-use crate::content::TextPart;
-use crate::entry::{Note, Origin, UserMessage};
+use crate::content::{CallPart, TextPart};
+use crate::entry::{Model, ModelResponse, Note, Origin, Usage, UserMessage};
 use crate::id::{Principal, UnixMillis};
 
 const SALT: Salt = [9; 32];
@@ -168,4 +168,29 @@ fn damaged_payloads_are_refused_or_are_other_canonical_ones() {
     }
     // Salt, text and digest bits give other payloads; heads, keys and kinds do not.
     assert!(taken > 500 && refused > 500, "{taken} taken, {refused} refused");
+}
+
+#[test]
+fn the_calls_of_a_response_have_different_ids() {
+    let build = |ids: [&str; 2]| {
+        let calls =
+            ids.map(|id| CallPart { call_id: id.to_owned(), name: "bash".to_owned(), ..CallPart::default() });
+        let content = calls.map(Content::ToolCall).to_vec();
+        let words = Words::ModelResponse(ResponseWords { content, ..ResponseWords::default() });
+        PayloadDraft::new(words).build(&Body::ModelResponse(response()), SALT)
+    };
+    assert!(build(["a", "b"]).is_ok());
+    assert_eq!(build(["a", "a"]).unwrap_err().code, Code::SchemaExclusive);
+}
+
+fn response() -> ModelResponse {
+    ModelResponse {
+        model: Model { provider: "anthropic".to_owned(), id: "claude-x".to_owned(), api: None },
+        calls: Vec::new(),
+        usage: Usage::default(),
+        stop_reason: None,
+        status: None,
+        config: None,
+        duration_ms: 0,
+    }
 }

@@ -4,7 +4,7 @@ use super::parts::{Attachment, Environment, Failure, ImportReport, Participant, 
 use crate::code::{Code, Reject};
 use crate::codec::{Map, uint as uint_value};
 use crate::content::{Block, Content, Opaque, block_list, blocks, content_list, contents};
-use crate::entry::{Body, Note};
+use crate::entry::{Body, Note, check_call_ids};
 use crate::id::EntryCid;
 use crate::limits;
 use crate::schema::{self, Fields};
@@ -219,8 +219,10 @@ impl UserWords {
 
 impl ResponseWords {
     fn read(fields: &Fields<'_, '_>) -> Result<Self, Reject> {
+        let content = fields.need("content", contents)?;
+        check_call_ids(content.iter().filter_map(Content::call_id))?;
         Ok(ResponseWords {
-            content: fields.need("content", contents)?,
+            content,
             error: fields.maybe("error", schema::map(Failure::from_map))?,
             usage_raw: fields.maybe("usageRaw", schema::text)?,
             source: fields.maybe("source", schema::map(Source::from_map))?,
