@@ -253,7 +253,10 @@ impl Step for PutBlock {
     type Plan = Stored;
 
     fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, StoreError> {
-        let Content::Bytes(block) = &self.content else { return Ok(Vec::new()) };
+        let block = match &self.content {
+            Content::Bytes(block) => block,
+            Content::File(file) => return Ok(vec![files.hold(file.digest)]),
+        };
         if block.cid().hash_kind() != HashKind::Sha256 {
             let code = throughline_protocol::code::Code::CidHash;
             return Err(StoreError::Refused(code.into()));

@@ -212,6 +212,50 @@ fn redacted_payloads_go_and_do_not_come_back() {
 }
 
 #[test]
+fn a_redacted_payload_that_is_given_again_leaves_no_file() {
+    let (home, mut builder) = (Home::new(), session("refuse", 1));
+    push(&mut builder, &"large ".repeat(5_000));
+    let store = home.open();
+    store.adopt(whole(&builder), at()).unwrap();
+    let payload = builder.head().entry.value().payload.unwrap().cid;
+    let path = store.inner.files.path(payload.digest());
+    assert!(path.exists());
+    let which = Which::Entries(vec![builder.head().entry.cid()]);
+    let (id, tip) = (builder.session(), builder.head().entry.cid());
+    store.run(DropPayloads { session: id, which, later: Later::Refuse, at: now() }).unwrap();
+    // With its entry, when the session comes back, and streamed in by itself.
+    store.run(Forget { session: id, expected_tip: tip, at: now() }).unwrap();
+    store.adopt(whole(&builder), at()).unwrap();
+    assert_eq!(store.reader().unwrap().payload(payload).unwrap(), PayloadState::Dropped);
+    assert!(!path.exists(), "the words are on the disk again");
+    let mut writer = store.file_writer().unwrap();
+    writer.write_all(builder.head().payload.as_ref().unwrap()).unwrap();
+    let streamed = PutBlock::file(writer.finish().unwrap(), now(), now());
+    assert_eq!(store.run(streamed).unwrap_err().code(), Code::Refused);
+    assert!(!path.exists(), "the words are on the disk again");
+    assert_clean(&store, builder.controls());
+}
+
+#[test]
+fn a_replayed_request_leaves_no_file() {
+    let (home, builder) = (Home::new(), session("replay", 1));
+    let store = home.open();
+    store.adopt(whole(&builder), at()).unwrap();
+    // The same request once more: the words are the same, their salt, and so the file, is another.
+    let adopt = |name: &str| {
+        let mut signed = builder.clone().branch(name);
+        push(&mut signed, &"large ".repeat(5_000));
+        let scope = Scope::Session(builder.session());
+        let key =
+            Idempotency { scope, key: "k".to_owned(), request: [1; 32], result: vec![7], expires: None };
+        store.adopt(last(&signed), AdoptOptions { idempotency: Some(key), ..at() }).unwrap()
+    };
+    assert!(matches!(adopt("first"), Adopted::Now { .. }));
+    assert_eq!(adopt("second"), Adopted::Replayed { result: vec![7] });
+    assert_eq!(store.inner.files.list().unwrap().len(), 1);
+}
+
+#[test]
 fn a_forgotten_session_leaves_its_guard_row_and_nothing_else() {
     let (home, builder) = (Home::new(), session("forget", 2));
     let mut other = session("stays", 1);

@@ -191,8 +191,8 @@ pub enum TrySend {
 pub(crate) trait Job: Send {
     /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
     fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError>;
-    /// Gives up the files of a refused operation; says which.
-    fn take_unused(&mut self) -> Vec<[u8; 32]>;
+    /// Gives up the files that the operation had prepared; says which.
+    fn take_files(&mut self) -> Vec<[u8; 32]>;
     /// Answers: after the commit, or with the failure that undid the batch.
     fn answer(self: Box<Self>, committed: Result<(), StoreError>);
 }
@@ -234,11 +234,8 @@ where
         }
     }
 
-    fn take_unused(&mut self) -> Vec<[u8; 32]> {
-        match &self.outcome {
-            Some(Err(_)) => std::mem::take(&mut self.files).into_iter().map(|file| file.digest()).collect(),
-            Some(Ok(_)) | None => Vec::new(),
-        }
+    fn take_files(&mut self) -> Vec<[u8; 32]> {
+        std::mem::take(&mut self.files).into_iter().map(|file| file.digest()).collect()
     }
 
     fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
@@ -316,10 +313,11 @@ impl Loop {
         Ok(Committed { newest_event: Some(newest), condemned })
     }
 
-    /// Unlinks the files that refused operations had prepared, unless something else needs them.
+    /// Unlinks files that operations had prepared and that got no row: the operation was refused, was a replay, or brought
+    /// a payload that is redacted.
     fn drop_unused(&self, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-        let unused = batch.iter_mut().flat_map(|job| job.take_unused());
-        unused
+        let prepared = batch.iter_mut().flat_map(|job| job.take_files());
+        prepared
             .map(|digest| self.files.unlink_orphan(&digest, &self.database))
             .try_for_each(|gone| gone.map(|_| ()))
     }
