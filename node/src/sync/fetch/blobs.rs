@@ -20,7 +20,7 @@ use super::super::fault::PeerFault;
 use super::Wanted;
 use super::providers::Answered;
 use super::run::Run;
-use super::sink::files_of;
+use super::sink::{expect_room, files_of};
 use crate::api::error::Answer;
 use crate::core::{Node, now};
 
@@ -266,6 +266,9 @@ fn missing_of_file(reader: &Reader, root: Want, wants: &mut BTreeSet<Want>) -> A
 
 /// Stores blocks and links them to the session; returns those that are held now. A payload must also be what its entry says.
 fn store(node: &Node, session: SessionId, blocks: Vec<(Want, Block)>) -> Answer<BTreeSet<Cid>> {
+    if !blocks.is_empty() {
+        expect_room(node)?;
+    }
     let reader = node.reader()?;
     let (mut stored, mut links) = (BTreeSet::new(), Vec::new());
     let at = now();

@@ -86,17 +86,8 @@ pub(super) struct Adopting {
 
 impl Adopting {
     pub(super) fn new(node: Node, session: SessionId, owner: Option<Principal>) -> Answer<Self> {
-        let stats = node.reader()?.stats()?;
-        let limits = &node.config().limits;
-        if stats.bytes() >= limits.store_bytes_max {
-            let what = format!(
-                "the store holds {} bytes, at most {} may be held",
-                stats.bytes(),
-                limits.store_bytes_max
-            );
-            return Err(Problem::new(Code::Quota, what).hint("throughline config show limits.store_max"));
-        }
-        let bytes_max = limits.staging_bytes_max.min(BATCH_BYTES);
+        expect_room(&node)?;
+        let bytes_max = node.config().limits.staging_bytes_max.min(BATCH_BYTES);
         Ok(Adopting {
             node,
             session,
@@ -136,6 +127,10 @@ impl Adopting {
         }
         let entries = std::mem::take(&mut self.entries);
         self.bytes = 0;
+        if !entries.is_empty() {
+            // A transfer has no end that is known before: what was adopted stays, the rest is not taken.
+            expect_room(&self.node)?;
+        }
         let controls = self.owned_controls(&entries)?;
         if entries.is_empty() {
             if !controls.is_empty() {
@@ -179,6 +174,16 @@ impl Adopting {
             None => Ok(Vec::new()),
         }
     }
+}
+
+/// Refuses to take more once the store holds what it may.
+pub(super) fn expect_room(node: &Node) -> Answer<()> {
+    let (held, most) = (node.reader()?.stats()?.bytes(), node.config().limits.store_bytes_max);
+    if held < most {
+        return Ok(());
+    }
+    let what = format!("the store holds {held} bytes, at most {most} may be held");
+    Err(Problem::new(Code::Quota, what).hint("throughline config show limits.store_max"))
 }
 
 /// Judges what comes and keeps nothing.
@@ -335,3 +340,7 @@ pub(super) fn files_of(checked: &Prechecked) -> Vec<Cid> {
     }
     files
 }
+
+#[cfg(test)]
+#[path = "sink_tests.rs"]
+mod tests;
