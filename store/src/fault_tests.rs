@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use redb::backends::FileBackend;
 use redb::{Database, StorageBackend};
+use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
+use throughline_protocol::id::Codec;
 
 use crate::fixture::*;
 use crate::*;
@@ -155,6 +157,28 @@ fn a_failed_fsync_of_a_payload_file_ends_writing() {
     let store = home.open();
     store.adopt(last(&builder), signed(&builder)).unwrap();
     assert_holds(&store, &builder);
+}
+
+#[test]
+fn a_directory_that_a_killed_process_left_is_made_durable_again() {
+    let home = Home::new();
+    let store = home.open();
+    let put = |bytes: &[u8]| {
+        let block = Block::of(Codec::Raw, bytes);
+        let path = store.inner.files.path(block.cid().digest());
+        let (leaf, middle) = (path.parent().unwrap().to_owned(), path.ancestors().nth(2).unwrap().to_owned());
+        // Made, and its name not yet durable in the directory above.
+        std::fs::create_dir_all(&leaf).unwrap();
+        crate::files::faults::take_synced_dirs();
+        store.run(PutBlock::bytes(block, now(), now())).unwrap();
+        (crate::files::faults::take_synced_dirs(), vec![leaf, middle, home.path().join("payloads")])
+    };
+    let bytes = vec![7; INLINE_BYTES_MAX + 1];
+    let (synced, path) = put(&bytes);
+    assert_eq!(synced, path);
+    // Once is enough for one process.
+    let (synced, path) = put(&bytes);
+    assert_eq!(synced, path[..1]);
 }
 
 fn assert_holds_unwritten(store: &Store, builder: &throughline_protocol::testing::SessionBuilder) {

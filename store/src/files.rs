@@ -5,7 +5,7 @@
 //! without its file cannot come from a crash. A file is unlinked only by the writer thread, after the commit that removed its
 //! row, and never while an operation in flight relies on it ([`InFlight`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -30,6 +30,9 @@ pub struct Files {
     staging: PathBuf,
     next_temp: AtomicU64,
     in_flight: Mutex<BTreeMap<[u8; 32], u64>>,
+    /// Directories of files, by the digest's first bytes, whose own names this process made durable. That one exists says
+    /// nothing: another thread, or a process that was killed, may have made it just now.
+    durable_leaves: Mutex<BTreeSet<[u8; 2]>>,
     health: Arc<Health>,
 }
 
@@ -80,6 +83,7 @@ impl Files {
             staging,
             next_temp: AtomicU64::new(0),
             in_flight: Mutex::default(),
+            durable_leaves: Mutex::default(),
             health,
         }))
     }
@@ -97,6 +101,11 @@ impl Files {
     fn in_flight(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], u64>> {
         // The map is only ever counted up and down; a panic elsewhere leaves nothing half done in it.
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn durable_leaves(&self) -> MutexGuard<'_, BTreeSet<[u8; 2]>> {
+        // Only ever added to.
+        self.durable_leaves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the file of `digest` from being unlinked while the token lives.
@@ -307,16 +316,18 @@ impl FileWriter {
         let path = files.path(&digest);
         let leaf = path.parent().unwrap_or(&files.root);
         let middle = leaf.parent().unwrap_or(&files.root);
-        let is_new_dir = !leaf.exists();
+        let leaf_name = [digest[0], digest[1]];
+        let is_durable = files.durable_leaves().contains(&leaf_name);
         make_dir(leaf)?;
         if let Some(temp) = &self.temp.0 {
             fs::rename(temp, &path).map_err(|error| StoreError::io("renaming a payload file", error))?;
         }
         self.temp.0 = None;
-        let dirs = if is_new_dir { &[leaf, middle, &files.root][..] } else { &[leaf][..] };
+        let dirs = if is_durable { &[leaf][..] } else { &[leaf, middle, &files.root][..] };
         for dir in dirs {
             files.synced(sync_dir(dir))?;
         }
+        files.durable_leaves().insert(leaf_name);
         Ok(StoredFile { digest, size: self.size, in_flight })
     }
 }
@@ -380,20 +391,33 @@ fn sync_file(file: &File) -> Result<(), StoreError> {
 
 /// Makes the names in a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    #[cfg(test)]
+    faults::note_dir(path);
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(|error| StoreError::io(format!("fsync of {}", path.display()), error))
 }
 
-/// Lets a test fail the next fsync of a payload file in its thread.
+/// Lets a test fail the next fsync of a payload file in its thread, and see which directories it made durable.
 #[cfg(test)]
 pub(crate) mod faults {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::path::{Path, PathBuf};
 
     use crate::error::StoreError;
 
     thread_local! {
         static NEXT_FAILS: Cell<bool> = const { Cell::new(false) };
+        static DIRS: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn note_dir(path: &Path) {
+        DIRS.with_borrow_mut(|dirs| dirs.push(path.to_owned()));
+    }
+
+    /// The directories whose names this thread made durable since it was last asked.
+    pub(crate) fn take_synced_dirs() -> Vec<PathBuf> {
+        DIRS.take()
     }
 
     pub(crate) fn fail_next_fsync() {
