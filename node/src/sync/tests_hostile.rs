@@ -184,6 +184,11 @@ async fn a_head_that_is_told_and_not_shown_is_only_a_claim() {
         let problem = asker.bring(told.session(), &[liar.ticket().await]).await.unwrap_err();
         assert_eq!(problem.code(), Code::SyncUnsolicited);
         assert!(asker.row(told.session()).is_none());
+        // It hides nothing that others show, whoever is asked first.
+        let both = [liar.ticket().await, honest.ticket().await];
+        let fetched = asker.bring(told.session(), &both).await.unwrap();
+        assert_eq!(fetched.told.cid, told.entries()[4].entry.cid());
+        assert_eq!(asker.row(told.session()).unwrap().tip.seq.get(), 4);
     })
     .await;
 }

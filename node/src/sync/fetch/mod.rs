@@ -162,8 +162,8 @@ impl Shared {
         let names: Vec<String> = providers.iter().map(Provider::name).collect();
         let session = request.session;
         let owner = self.on_node(move |node| owner_state(node, session)).await?;
-        let answers = self.heads_of(session, providers, owner, idle).await;
-        let Some(told) = best_head(&answers) else {
+        let mut answers = self.heads_of(session, providers, owner, idle).await;
+        let Some(mut told) = best_head(&answers) else {
             return Err(nothing_told(session, &answers, &names, named));
         };
         if answers.len() < request.peers_min {
@@ -172,14 +172,29 @@ impl Shared {
         }
         let turn = self.turn_of(session);
         let _turn = turn.lock().await;
-        let mut run = Run::new(self, session, request.payloads, idle, RangeLimits::default());
-        run.transfer.round_trips = 1;
-        let mut fetched = match request.mode {
-            Use::Adopt => run.adopt(told, &answers, owner, None).await?,
-            Use::Audit => run.audit(told, &answers).await?,
-        };
-        fetched.transfer.elapsed = began.elapsed();
-        Ok(fetched)
+        let mut first_failure = None;
+        loop {
+            let mut run = Run::new(self, session, request.payloads, idle, RangeLimits::default());
+            run.transfer.round_trips = 1;
+            let fetched = match request.mode {
+                Use::Adopt => run.adopt(told, &answers, owner, None).await,
+                Use::Audit => run.audit(told, &answers).await,
+            };
+            let failure = match fetched {
+                Ok(mut fetched) => {
+                    fetched.transfer.elapsed = began.elapsed();
+                    return Ok(fetched);
+                }
+                Err(failure) => first_failure.take().unwrap_or(failure),
+            };
+            // Anybody can claim a head above all others. One that is not shown must not hide those that are.
+            answers.retain(|answer| answer.head.is_some_and(|head| head.cid != told.cid));
+            told = match best_head(&answers) {
+                Some(next) => next,
+                None => return Err(failure),
+            };
+            first_failure = Some(failure);
+        }
     }
 
     /// Fetches what one connected peer has of a session that is followed. Only a session of `owner` is taken.
