@@ -122,12 +122,8 @@ impl Step for Adopt {
     }
 
     fn check(&self, view: &View<'_>) -> Result<AdoptPlan, AdoptError> {
-        if let Some(wanted) = &self.options.idempotency {
-            match idempotency::look(view.txn, &wanted.scope, &wanted.key, &wanted.request)? {
-                Used::Never => {}
-                Used::Same(result) => return Ok(AdoptPlan::Replay(result)),
-                Used::Other => return Err(AdoptError::Idempotency),
-            }
+        if let Some(result) = kept_answer(view, &self.options)? {
+            return Ok(AdoptPlan::Replay(result));
         }
         self.options.controls.iter().try_for_each(control::check)?;
         let held = index::session(view.txn, self.segment.session())?;
@@ -152,6 +148,16 @@ impl Step for Adopt {
         guard::put(changes, &self.segment, self.options.guard)?;
         finish(changes, row, self.options)?;
         Ok(Adopted::Now { tip, event: events::newest(changes.txn)? })
+    }
+}
+
+/// The answer that was kept for the same request, if it was adopted before.
+fn kept_answer(view: &View<'_>, options: &AdoptOptions) -> Result<Option<Vec<u8>>, AdoptError> {
+    let Some(wanted) = &options.idempotency else { return Ok(None) };
+    match idempotency::look(view.txn, &wanted.scope, &wanted.key, &wanted.request)? {
+        Used::Never => Ok(None),
+        Used::Same(result) => Ok(Some(result)),
+        Used::Other => Err(AdoptError::Idempotency),
     }
 }
 
@@ -365,12 +371,12 @@ impl NewTail {
     }
 }
 
-/// The session and the entries that leave its main chain.
+/// What was found when the replacement was checked: a kept answer, or the session and the entries that leave its main chain.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct TailPlan {
-    row: SessionRow,
-    leaving: Vec<(EntryCid, SideRow)>,
+pub enum TailPlan {
+    Replay(Vec<u8>),
+    Replace(Box<SessionRow>, Vec<(EntryCid, SideRow)>),
 }
 
 impl ReplaceTail {
@@ -423,6 +429,9 @@ impl Step for ReplaceTail {
     }
 
     fn check(&self, view: &View<'_>) -> Result<TailPlan, AdoptError> {
+        if let Some(result) = kept_answer(view, &self.options)? {
+            return Ok(TailPlan::Replay(result));
+        }
         self.options.controls.iter().try_for_each(control::check)?;
         let row = index::need_session(view.txn, self.session)?;
         self.check_marks(view, &row)?;
@@ -431,11 +440,14 @@ impl Step for ReplaceTail {
                 .map_err(AdoptError::SignGuard)?;
         }
         let leaving = self.leaving(view, &row)?;
-        Ok(TailPlan { row, leaving })
+        Ok(TailPlan::Replace(Box::new(row), leaving))
     }
 
     fn write(self, plan: TailPlan, changes: &Changes<'_>) -> Result<Adopted, StoreError> {
-        let TailPlan { mut row, leaving } = plan;
+        let (mut row, leaving) = match plan {
+            TailPlan::Replay(result) => return Ok(Adopted::Replayed { result }),
+            TailPlan::Replace(row, leaving) => (*row, leaving),
+        };
         let mut gone_bytes = 0;
         for (cid, side_row) in &leaving {
             changes.remove(tables::ENTRIES, (row.number, side_row.seq.get()))?;

@@ -293,3 +293,36 @@ fn the_class_of_the_genesis_is_the_first_one_shown() {
     assert!(matches!(builder.head().entry.value().body, Body::Genesis(_)));
     assert_eq!(row.tip.seq, Seq::ZERO);
 }
+
+#[test]
+fn a_replacement_keeps_the_answer_that_stands_under_its_key() {
+    let (home, builder) = (Home::new(), session("replace key", 3));
+    let store = home.open();
+    store.adopt(segment(&builder, 0, 3), at()).unwrap();
+    let under = |request: u8, result: u8| AdoptOptions {
+        idempotency: Some(Idempotency {
+            scope: Scope::Session(builder.session()),
+            key: "k".to_owned(),
+            request: [request; 32],
+            result: vec![result],
+            expires: None,
+        }),
+        ..at()
+    };
+    store.adopt(segment(&builder, 3, 4), under(1, 10)).unwrap();
+    let cut = |options| {
+        let session = builder.session();
+        store.run(ReplaceTail {
+            session,
+            expected_tip: builder.head().entry.cid(),
+            keep_through: mark(&builder.entries()[2]),
+            tail: NewTail::Cut(Box::new(state_at(&builder, 2))),
+            statuses: BTreeMap::new(),
+            fallback: SideStatus::Branch,
+            options,
+        })
+    };
+    assert_eq!(code(cut(under(2, 20))), Code::Idempotency);
+    assert_eq!(cut(under(1, 20)).unwrap(), Adopted::Replayed { result: vec![10] });
+    assert_holds(&store, &builder);
+}
