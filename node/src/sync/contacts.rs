@@ -61,6 +61,13 @@ pub(super) enum Taken {
     NotYet,
 }
 
+/// Whether it was known who stands behind a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proved {
+    Now,
+    Before,
+}
+
 #[derive(Default)]
 struct Contact {
     proven: Option<Principal>,
@@ -92,12 +99,15 @@ impl Contacts {
         self.with(peer, |contact| contact.seen = Some(Instant::now()));
     }
 
-    /// A valid proof named the principal behind the connection.
-    pub(super) fn proved(&self, peer: Principal, principal: Principal) {
+    /// A valid proof named the principal behind the connection; says whether it did so before.
+    pub(super) fn proved(&self, peer: Principal, principal: Principal) -> Proved {
         self.with(peer, |contact| {
-            contact.proven = Some(principal);
             contact.seen = Some(Instant::now());
-        });
+            match contact.proven.replace(principal) {
+                Some(before) if before == principal => Proved::Before,
+                Some(_) | None => Proved::Now,
+            }
+        })
     }
 
     /// The connection is gone, and with it what was proved over it.
@@ -152,6 +162,11 @@ impl Contacts {
             .unwrap_or_default()
     }
 
+    /// Whether the peer told what it holds of an owner.
+    pub(super) fn told_of(&self, peer: Principal, owner: Principal) -> bool {
+        self.lock().get(&peer).is_some_and(|contact| contact.digests.contains_key(&owner))
+    }
+
     /// The peer told what it holds of an owner; says whether it told that before. A difference leads to one look, not to
     /// one a request: two nodes that cannot agree would ask each other for ever.
     pub(super) fn told_digest(&self, peer: Principal, owner: Principal, digest: [u8; 32]) -> Taken {
@@ -192,7 +207,8 @@ mod tests {
     #[test]
     fn a_proof_ends_with_its_connection() {
         let contacts = Contacts::default();
-        contacts.proved(peer(1), peer(7));
+        assert_eq!(contacts.proved(peer(1), peer(7)), Proved::Now);
+        assert_eq!(contacts.proved(peer(1), peer(7)), Proved::Before);
         assert_eq!(
             (contacts.principal_of(peer(1)), contacts.peers_of(peer(7))),
             (Some(peer(7)), vec![peer(1)])

@@ -10,8 +10,9 @@ use throughline_protocol::entry::{Authority, Body, Class, Entry, Note, PayloadRe
 use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::view::EntryDraft;
+use throughline_protocol::wire::chain::{ChainAsk, ChainRequest};
 use throughline_protocol::wire::handoff::{HandoffState, HandoffStatus, HandoffStep, MoveId};
-use throughline_protocol::wire::{Credentials, ErrorCode};
+use throughline_protocol::wire::{Credentials, ErrorCode, Message as _};
 use throughline_store::PinDepth;
 
 use super::testbench::*;
@@ -104,6 +105,36 @@ async fn a_stranger_that_connects_is_told_nothing_and_follows_nothing() {
         assert!(stranger.row(session).is_none());
         assert_eq!(stranger.node.reader().unwrap().stats().unwrap().controls, 0);
         assert!(stranger.network.peers().await.iter().all(|view| view.heads.is_empty()));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_keeps_is_no_question_to_a_stranger() {
+    in_time(async {
+        let server = TestNode::start(TCP).await;
+        server.hold(&[server.grant(Role::Writer)]);
+        let session = begin(&server);
+        let mut shown = SessionBuilder::new("shown to all");
+        let account = shown.owner.clone();
+        shown.reference(&account, 0, testing::Reach::Publishes);
+        server.take(&shown);
+        // Somebody connects who proves nothing and notes what the server asks.
+        let mut seed = zeroize::Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *seed).unwrap();
+        let (stranger, mut events) = net::spawn(NetConfig::loopback(seed, Vec::new())).unwrap();
+        let peer = net::peer_of(&server.network.peer_principal()).unwrap();
+        stranger.dial(peer, server.network.listen_addrs().await).await.unwrap();
+        let mut stream = loop {
+            if let net::NetEvent::Incoming { stream, .. } = events.recv().await.unwrap() {
+                break stream;
+            }
+        };
+        let request = ChainRequest::decode_body(&stream.read().await.unwrap().unwrap()).unwrap();
+        let ChainAsk::Heads { owners, sessions } = request.ask else { panic!("expected heads") };
+        assert!(!sessions.contains(&session), "an internal session");
+        assert_eq!(sessions, [shown.session()], "what anybody may read is asked of anybody");
+        assert!(owners.is_empty(), "{owners:?}");
     })
     .await;
 }

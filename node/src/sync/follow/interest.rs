@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use libp2p::PeerId;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::{Ref, Role};
 use throughline_protocol::fork::Mark;
@@ -11,6 +12,9 @@ use throughline_store::{PinDepth, Reader};
 
 use crate::api::error::Answer;
 use crate::core::{Granted, Node, controls_of, grant_of};
+use crate::sync::peers;
+use crate::sync::policy::{Asker, Gate, Party};
+use crate::sync::shared::Shared;
 
 /// Sessions that are followed at most.
 const SESSIONS_MAX: usize = 16_384;
@@ -64,6 +68,40 @@ impl Interest {
             sessions: sessions.into_iter().take(SESSIONS_MAX).collect(),
             owners: owners.map(state).collect::<Answer<_>>()?,
         })
+    }
+}
+
+impl Interest {
+    /// What of it a peer may be asked. A question tells that this node keeps a session, so one that is not for the peer is not
+    /// asked for. Owners are named to those who take part in something of theirs, who told of them first, or whom the user
+    /// knows; the last are asked for pinned sessions, too, of which nothing is known yet.
+    pub(super) fn towards(&self, shared: &Shared, node: &Node, peer: PeerId, key: Principal) -> Answer<Self> {
+        let reader = node.reader()?;
+        let known = peers::list(&reader)?.into_iter().find(|known| known.peer == key);
+        let proven = shared.contacts.principal_of(key);
+        let principal = proven.or(known.as_ref().map(|known| known.principal));
+        let asker = Asker { peer, peer_key: key, principal, grants: Vec::new() };
+        let mut gate = Gate::new(&reader, &asker, &shared.targets, &shared.classes);
+        let mut sessions = Vec::new();
+        for session in &self.sessions {
+            let may = match reader.session(*session)? {
+                Some(_) => gate.session(*session)?.is_some(),
+                None => known.is_some(),
+            };
+            if may {
+                sessions.push(*session);
+            }
+        }
+        let mut owners = Vec::new();
+        for state in &self.owners {
+            let may = known.is_some()
+                || shared.contacts.told_of(key, state.owner)
+                || gate.party_to(state.owner)? != Party::Stranger;
+            if may {
+                owners.push(*state);
+            }
+        }
+        Ok(Interest { part: self.part, own: self.own, sessions, owners })
     }
 }
 

@@ -207,6 +207,9 @@ async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(),
     let Some(key) = principal_of(&peer) else { return Ok(()) };
     let interest = shared.on_node(Interest::read).await.map_err(|problem| PeerFault::ours(&problem))?;
     follow_topics(shared, &interest).await;
+    let worker = Arc::clone(shared);
+    let interest = shared.on_node(move |node| interest.towards(&worker, node, peer, key)).await;
+    let interest = interest.map_err(|problem| PeerFault::ours(&problem))?;
     let provider = Provider::connected(peer, key);
     let mut owners = interest.owners.clone();
     let mut failed = None;

@@ -25,6 +25,8 @@ use throughline_protocol::wire::{Credentials, Message, WireError};
 use throughline_store::Reader;
 use tokio::sync::mpsc;
 
+use super::contacts::Proved;
+use super::follow::{self, Scope};
 use super::news;
 use super::policy::{Asker, Gate};
 use super::shared::{Shared, blocking};
@@ -116,7 +118,7 @@ async fn read_request<M: Message>(
 }
 
 /// Who asks, as far as the request proves it. Grants that are not what they should be are left out.
-async fn asker(shared: &Shared, peer: PeerId, credentials: Credentials) -> Option<Asker> {
+async fn asker(shared: &Arc<Shared>, peer: PeerId, credentials: Credentials) -> Option<Asker> {
     let (theirs, mine) = (principal_of(&peer)?, shared.net.peer_principal());
     let work = blocking(move || {
         let mut keys = VerifyingKeys::default();
@@ -133,7 +135,10 @@ async fn asker(shared: &Shared, peer: PeerId, credentials: Credentials) -> Optio
     let principal = match proven {
         None => None,
         Some(Ok(principal)) => {
-            shared.contacts.proved(theirs, principal);
+            if shared.contacts.proved(theirs, principal) == Proved::Now {
+                // What is for this principal was not asked for while it was a stranger.
+                follow::pull(shared, peer, Scope::All);
+            }
             Some(principal)
         }
         Some(Err(reject)) => {
@@ -197,7 +202,7 @@ async fn answer(shared: Arc<Shared>, asker: Asker, ask: ChainAsk, out: Out) -> A
     })
     .await?;
     if !wanted.is_empty() {
-        super::follow::notice_digests(&shared, poke, key, &wanted).await;
+        follow::notice_digests(&shared, poke, key, &wanted).await;
     }
     Ok(end)
 }
