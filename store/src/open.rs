@@ -229,7 +229,12 @@ fn settle_guard(
         held.as_deref() == Some(&identity[..]) && counted.is_some_and(|counted| opens >= counted);
     if is_new {
         let trusted = u64::from(options.key_origin == KeyOrigin::MadeWithStore);
-        txn.open_table(tables::META)?.insert(meta::GUARD_TRUSTED, trusted)?;
+        let mut table = txn.open_table(tables::META)?;
+        table.insert(meta::GUARD_TRUSTED, trusted)?;
+        if trusted == 0 {
+            // The key may have signed before this directory was: what was handed over before now is not taken over again.
+            table.insert(meta::GUARD_RESET_MS, options.started.get())?;
+        }
     } else if !is_original {
         empty_guard(&txn, options.started)?;
     }

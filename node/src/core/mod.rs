@@ -41,7 +41,7 @@ use tokio::sync::watch;
 use crate::api::error::{Answer, Problem};
 use crate::config::Config;
 use crate::dirs::Dirs;
-use crate::keys::{NodeKeys, OwnerKeyFile, Seed};
+use crate::keys::{FRESH_MARK, NodeKeys, OwnerKeyFile, Seed};
 
 pub use append::{AppendRequest, Appended};
 pub use append_signed::SignedAppend;
@@ -100,6 +100,7 @@ impl Node {
             hook.send_replace(newest);
         }));
         let store = Store::open(dirs.data(), options)?;
+        forget_mark(&dirs)?;
         let newest = store.reader()?.newest_event()?;
         commits.send_replace(newest);
         let node = Node {
@@ -287,5 +288,17 @@ pub fn random<const N: usize>() -> Answer<[u8; N]> {
 /// Whether the node key was made together with a data directory that is not there yet: then it has signed nothing, and
 /// the sign guard may trust the new directory. `init` makes both; a key that was brought here has no such mark.
 fn key_origin(dirs: &Dirs) -> KeyOrigin {
-    if dirs.keys().join("node.fresh").exists() { KeyOrigin::MadeWithStore } else { KeyOrigin::Older }
+    if dirs.keys().join(FRESH_MARK).exists() { KeyOrigin::MadeWithStore } else { KeyOrigin::Older }
+}
+
+/// From the first store on the key may have signed: a second store, made after the first was lost, is not trusted.
+fn forget_mark(dirs: &Dirs) -> Answer<()> {
+    match std::fs::remove_file(dirs.keys().join(FRESH_MARK)) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Problem::new(
+            throughline_protocol::code::Code::StoreIo,
+            format!("removing {FRESH_MARK}: {error}"),
+        )),
+    }
 }

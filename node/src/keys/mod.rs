@@ -22,7 +22,7 @@ mod tests;
 mod text;
 
 pub use error::KeyError;
-pub use node::{KeyOrigin, NodeKeys};
+pub use node::{FRESH_MARK, KeyOrigin, NodeKeys};
 pub use owner::{OwnerKeyFile, Protection};
 pub use passphrase::{PASSPHRASE_BYTES_MAX, Passphrase, PassphraseError, PassphraseSource};
 pub use seed::{SEED_BYTES, Seed};

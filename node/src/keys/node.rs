@@ -9,6 +9,9 @@ use super::seed::Seed;
 use super::text::{KeyKind, KeyText, Secret};
 use crate::dirs::Dirs;
 
+/// The file beside the keys that says that the node key has signed nothing yet.
+pub const FRESH_MARK: &str = "node.fresh";
+
 /// Whether a key was there or was made just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrigin {
@@ -47,6 +50,9 @@ impl NodeKeys {
         dirs.create()?;
         let (node, origin) = read_or_create(dirs, KeyKind::Node)?;
         let (peer, _) = read_or_create(dirs, KeyKind::Peer)?;
+        if origin == KeyOrigin::Created && !dirs.store_file().exists() {
+            mark_fresh(dirs)?;
+        }
         Ok(NodeKeys { node, peer, origin })
     }
 
@@ -72,6 +78,15 @@ impl NodeKeys {
     #[must_use]
     pub fn origin(&self) -> KeyOrigin {
         self.origin
+    }
+}
+
+/// Says that the node key has signed nothing yet: it was made before there was a store. Whoever opens the first store
+/// takes the mark away, so it is never there for a second one.
+fn mark_fresh(dirs: &Dirs) -> Result<(), KeyError> {
+    match KeysDir::open(dirs, FRESH_MARK)?.write_new(FRESH_MARK, "this node key has signed nothing yet\n") {
+        Ok(()) | Err(KeyError::Exists { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -60,8 +60,21 @@ fn node_keys_are_made_once() {
     for kind in [KeyKind::Node, KeyKind::Peer] {
         assert_eq!(fs::metadata(key_file(&dirs, kind)).unwrap().permissions().mode() & 0o7777, 0o600);
     }
-    let left = fs::read_dir(dirs.keys()).unwrap().count();
-    assert_eq!(left, 2, "a temporary file was left behind");
+    let mut left: Vec<String> = fs::read_dir(dirs.keys())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, [FRESH_MARK, "node.key", "peer.key"]);
+}
+
+#[test]
+fn only_a_key_that_is_made_before_any_store_is_marked_as_fresh() {
+    let (_place, dirs) = place();
+    dirs.create().unwrap();
+    fs::write(dirs.store_file(), "another key's").unwrap();
+    NodeKeys::load_or_create(&dirs).unwrap();
+    assert!(!dirs.keys().join(FRESH_MARK).exists());
 }
 
 #[test]
