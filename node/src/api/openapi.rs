@@ -32,6 +32,11 @@ const fn get(path: &'static str, query: &'static [&'static str], summary: &'stat
 }
 
 const fn post(path: &'static str, takes: &'static [&'static str], summary: &'static str) -> Route {
+    Route { method: "post", path, summary, query: &[], takes, gives: JSON }
+}
+
+/// A write that can be tried: `?dryRun=1` checks everything and stores nothing. Other writes refuse the parameter.
+const fn write(path: &'static str, takes: &'static [&'static str], summary: &'static str) -> Route {
     Route { method: "post", path, summary, query: &["dryRun"], takes, gives: JSON }
 }
 
@@ -43,7 +48,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/status", &["session"], "Who holds what and who has which head"),
     get("/v1/resolve", &["s"], "A session reference to a session id"),
     get("/v1/sessions", &["agent", "owner", "state", "limit", "cursor"], "The sessions held here"),
-    post(
+    write(
         "/v1/sessions",
         JSON,
         "A draft session; with firstEntry the session and its first entry in one commit",
@@ -67,20 +72,27 @@ pub const ROUTES: &[Route] = &[
         takes: NOTHING,
         gives: &["application/json", DAG_CBOR],
     },
-    post(
+    write(
         "/v1/sessions/{session}/entries",
         &["application/json", "application/cbor"],
         "Append: JSON that the node signs as holder, or an entry that owner, device or contributor signed",
     ),
     get("/v1/sessions/{session}/verify", &["payloads", "toldHead"], "The five checks over what is held"),
     post("/v1/sessions/{session}/verify", JSON, "The five checks over what is held"),
-    post("/v1/verify", &[CAR], "The five checks over a CAR; nothing is stored"),
+    Route {
+        method: "post",
+        path: "/v1/verify",
+        summary: "The five checks over a CAR; nothing is stored",
+        query: &["head", "payloads"],
+        takes: &[CAR],
+        gives: JSON,
+    },
     get("/v1/control", &["owner"], "Capabilities, tombstones and Refs of an owner"),
     get("/v1/capabilities", &["delegate", "state"], "Grants and what became of them"),
-    post("/v1/capabilities", CBOR, "Take an owner-signed capability"),
-    post("/v1/tombstones", CBOR, "Take an owner-signed tombstone"),
+    write("/v1/capabilities", CBOR, "Take an owner-signed capability"),
+    write("/v1/tombstones", CBOR, "Take an owner-signed tombstone"),
     post("/v1/tombstones/preview", JSON, "What a revocation would keep and cut"),
-    post("/v1/refs", CBOR, "Take an owner-signed or device-signed Ref"),
+    write("/v1/refs", CBOR, "Take an owner-signed or device-signed Ref"),
     get("/v1/pins", &[], "Pinned sessions"),
     get("/v1/pins/{session}", &[], "Whether a session is pinned"),
     Route {
@@ -108,7 +120,7 @@ pub const ROUTES: &[Route] = &[
         takes: &["application/jsonl", "application/octet-stream"],
         gives: JSON,
     },
-    post("/v1/car", &[CAR], "Verify a session CAR and adopt it"),
+    write("/v1/car", &[CAR], "Verify a session CAR and adopt it"),
     Route {
         method: "post",
         path: "/v1/blobs",

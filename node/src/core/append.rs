@@ -124,7 +124,7 @@ impl Node {
                 expires: None,
             }),
             links: links_of(&reader, segment.entries())?,
-            summary: summary::after_extension(Some(&standing.row), &segment)?,
+            summary: summary::after_extension(&reader, Some(&standing.row), &segment)?,
             ..AdoptOptions::at(now())
         };
         let told = options.summary.is_some();

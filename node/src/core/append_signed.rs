@@ -141,7 +141,7 @@ impl Node {
             }),
             controls: grants,
             links: links_of(&reader, segment.entries())?,
-            summary: summary::after_extension(Some(&standing.row), &segment)?,
+            summary: summary::after_extension(&reader, Some(&standing.row), &segment)?,
             ..AdoptOptions::at(now())
         };
         let is_told = options.summary.is_some();

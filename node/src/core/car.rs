@@ -88,16 +88,18 @@ impl Node {
     ) -> Answer<()> {
         let reader = self.reader()?;
         let row = need_session(&reader, session)?;
-        let root = root_of(&row);
+        let mut side = evidence(&reader, session)?;
+        let (last, root) = root_of(&row, &side);
+        side.retain(|side| side.seq <= last);
         let mut export = Export {
             reader: &reader,
             words: if with_payloads { Words::Included } else { Words::LeftOut },
             out: Vec::with_capacity(SEND_BYTES * 2),
             send,
         };
-        let mut writer = export.begin(session, root.cid)?;
-        let mut side = evidence(&reader, session, root.seq)?.into_iter().peekable();
-        for stored in reader.entries(session, Seq::ZERO.next(), root.seq)? {
+        let mut writer = export.begin(session, root)?;
+        let mut side = side.into_iter().peekable();
+        for stored in reader.entries(session, Seq::ZERO.next(), last)? {
             let stored = stored?;
             // Ascending by seq, then by CID, and nothing after the root but its own seq.
             while let Some(side) = side.next_if(|side| (side.seq, side.cid) < (stored.seq, stored.cid)) {
@@ -190,22 +192,24 @@ impl Taker for Adopting<'_> {
     }
 }
 
-/// Where an export ends: the head; the tip when nothing counts or the end is in dispute.
-fn root_of(row: &SessionRow) -> throughline_store::Mark {
-    let disputed = matches!(row.summary.verdict.as_str(), "forked" | "frozen");
-    row.summary.head.filter(|_| !disputed).unwrap_or(row.tip)
+/// Where an export ends: the head. In dispute there is none: then the deepest entry of all that is disputed.
+fn root_of(row: &SessionRow, evidence: &[SideEntry]) -> (Seq, EntryCid) {
+    let tip = (row.tip.seq, row.tip.cid);
+    if matches!(row.summary.verdict.as_str(), "forked" | "frozen") {
+        return evidence.iter().map(|side| (side.seq, side.cid)).fold(tip, std::cmp::Ord::max);
+    }
+    row.summary.head.map_or(tip, |head| (head.seq, head.cid))
 }
 
-/// Entries beside the chain that tell why it ends as it does, up to the root's seq.
-fn evidence(reader: &Reader, session: SessionId, through: Seq) -> Answer<Vec<SideEntry>> {
+/// Entries beside the chain that tell why it ends as it does, ascending by seq, then by CID.
+fn evidence(reader: &Reader, session: SessionId) -> Answer<Vec<SideEntry>> {
     let mut found = Vec::new();
     let mut after = None;
     while found.len() < SIDE_MAX {
         let page = reader.side_entries(session, after, SIDE_PAGE)?;
         let Some(last) = page.last() else { break };
         after = Some(last.cid);
-        found
-            .extend(page.into_iter().filter(|side| side.status != SideStatus::Branch && side.seq <= through));
+        found.extend(page.into_iter().filter(|side| side.status != SideStatus::Branch));
     }
     found.sort_by_key(|side| (side.seq, side.cid));
     Ok(found)

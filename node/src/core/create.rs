@@ -224,6 +224,7 @@ impl Node {
         if use_of == Use::DryRun {
             return Ok(Appended { answer, replayed: false });
         }
+        let reader = self.reader()?;
         let options = AdoptOptions {
             guard: GuardUse::Signed(self.principal()),
             idempotency: first.key.map(|(key, hash)| Idempotency {
@@ -233,8 +234,8 @@ impl Node {
                 result: answer.to_string().into_bytes(),
                 expires: None,
             }),
-            links: links_of(&self.reader()?, segment.entries())?,
-            summary: summary::after_extension(None, &segment)?,
+            links: links_of(&reader, segment.entries())?,
+            summary: summary::after_extension(&reader, None, &segment)?,
             pin: self.own_pin(),
             ..AdoptOptions::at(now())
         };

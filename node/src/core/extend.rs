@@ -44,8 +44,8 @@ impl Node {
         if let (true, Some(row)) = (entries.is_empty(), &row) {
             return Ok(Some(Evaluated::unchanged(&row.summary, Some(row.tip))));
         }
-        // Refs are left out: they only add, and how deep the chain is anchored is known.
-        let mut controls = controls_of(reader, owner, None)?;
+        // With the Refs: one may have come before the entry that it anchors.
+        let mut controls = controls_of(reader, owner, Some(session))?;
         for control in input.controls {
             controls.insert(control);
         }
@@ -60,7 +60,7 @@ impl Node {
         if !is_settled(last.after()) {
             return Ok(None);
         }
-        let Some(summary) = summary::after_run(row.as_ref(), &run)? else { return Ok(None) };
+        let Some(summary) = summary::after_run(reader, row.as_ref(), &run)? else { return Ok(None) };
         let verdict = summary.verdict.clone();
         let (controls, staging) = (input.controls, input.staging);
         let step = Move { node: self, reader, session, row: row.as_ref(), staging, controls, summary };

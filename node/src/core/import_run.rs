@@ -301,7 +301,7 @@ impl<'n> Run<'n> {
                     guard: GuardUse::Signed(self.node.principal()),
                     idempotency: record,
                     links: links_of(&reader, segment.entries())?,
-                    summary: summary::after_extension(row.as_ref(), &segment)?,
+                    summary: summary::after_extension(&reader, row.as_ref(), &segment)?,
                     pin: if row.is_none() { self.node.own_pin() } else { None },
                     ..AdoptOptions::at(now())
                 };

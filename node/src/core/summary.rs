@@ -1,13 +1,16 @@
 //! What lists show of a session after entries were put on its chain.
 
-use throughline_protocol::entry::{Body, Note};
+use throughline_protocol::block::Decoded;
+use throughline_protocol::control::{Control, Role};
+use throughline_protocol::entry::{Body, Entry, Note};
 use throughline_protocol::fork::State;
 use throughline_protocol::id::Seq;
 use throughline_protocol::payload::Payload;
 use throughline_protocol::verify::{ChainState, Outcome, Prechecked, VerifiedEntry, VerifiedSegment};
-use throughline_store::{SessionRow, Summary};
+use throughline_store::{Reader, SessionRow, Summary};
 
 use super::change::Run;
+use super::controls::controls_of;
 use crate::api::error::Answer;
 
 /// Verdicts that an entry on the tip does not change: evidence that is held stays held.
@@ -15,19 +18,21 @@ const LASTING: &[&str] = &["fenced-tail", "revoked-tail", "forked", "frozen"];
 
 /// The summary after a segment that extends the main chain; none when only selection over everything held can tell.
 pub(super) fn after_extension(
+    reader: &Reader,
     row: Option<&SessionRow>,
     segment: &VerifiedSegment,
 ) -> Answer<Option<Summary>> {
-    after_entries(row, segment.after(), &segment.entries().iter().collect::<Vec<_>>())
+    after_entries(reader, row, segment.after(), &segment.entries().iter().collect::<Vec<_>>())
 }
 
 /// As [`after_extension`], for a run in several parts.
-pub(super) fn after_run(row: Option<&SessionRow>, run: &Run) -> Answer<Option<Summary>> {
+pub(super) fn after_run(reader: &Reader, row: Option<&SessionRow>, run: &Run) -> Answer<Option<Summary>> {
     let Some(last) = run.last() else { return Ok(None) };
-    after_entries(row, last.after(), &run.all().collect::<Vec<_>>())
+    after_entries(reader, row, last.after(), &run.all().collect::<Vec<_>>())
 }
 
 fn after_entries(
+    reader: &Reader,
     row: Option<&SessionRow>,
     state: &ChainState,
     entries: &[&VerifiedEntry],
@@ -54,21 +59,60 @@ fn after_entries(
         title: set_here.or_else(|| before.and_then(|before| before.title.clone())),
         holder: state.holder(),
         pending: state.tip().seq.get().saturating_sub(head_seq),
-        anchored_through: anchored(row, entries, &outcome),
+        anchored_through: match row {
+            Some(row) => anchored(reader, row, &outcome)?,
+            None => outcome.anchored_through.map(|(mark, _)| mark.seq),
+        },
     }))
 }
 
-/// The deepest anchor on the path. What the chain's state says of earlier entries may be out of date — a Ref that came
-/// late, a device that was revoked — so for them what selection found counts.
-fn anchored(row: Option<&SessionRow>, entries: &[&VerifiedEntry], outcome: &Outcome) -> Option<Seq> {
-    let first = entries.first().map_or(Seq::ZERO, |entry| entry.signed().value().seq());
-    let here = outcome.anchored_through.map(|(mark, _)| mark.seq).filter(|seq| *seq >= first);
-    here.or_else(|| row.and_then(|row| row.summary.anchored_through))
+/// The deepest anchor on the path to the new head. What the chain's state says of entries up to the old head may be out of
+/// date — a Ref that came late, a device that was revoked — so for them what selection found counts. Above it are
+/// entries that wait, and Refs to them that the state never saw.
+fn anchored(reader: &Reader, row: &SessionRow, outcome: &Outcome) -> Answer<Option<Seq>> {
+    let above = row.summary.head.map(|head| head.seq);
+    let seen = outcome.anchored_through.map(|(mark, _)| mark.seq).filter(|seq| Some(*seq) > above);
+    let waited = row.summary.pending > 0 && outcome.head.map(|head| head.seq) > above;
+    let late = if waited { late_anchor(reader, row)?.filter(|seq| Some(*seq) > above) } else { None };
+    Ok(seen.max(late).or(row.summary.anchored_through))
+}
+
+/// The deepest entry of the stored chain that a Ref of the owner or of a live device names.
+fn late_anchor(reader: &Reader, row: &SessionRow) -> Answer<Option<Seq>> {
+    let refs = reader.refs_of_session(row.session)?;
+    if refs.is_empty() {
+        return Ok(None);
+    }
+    let controls = controls_of(reader, row.owner, None)?;
+    let mut deepest = None;
+    for bytes in refs {
+        let decoded = Decoded::<Control>::decode(bytes)?;
+        let Control::Ref(value) = decoded.value() else { continue };
+        let Ok(named) = value.session_head() else { continue };
+        let by_device = || {
+            value.capability.is_some_and(|cited| {
+                controls.revoked_by(&cited, row.owner).is_none()
+                    && controls
+                        .grant(&cited, value.signer, row.owner)
+                        .is_ok_and(|grant| grant.role == Role::Agent)
+            })
+        };
+        let anchors = value.owner() == row.owner && (value.signer == row.owner || by_device());
+        if !anchors || !reader.is_ancestor(row.session, named.head, row.tip.seq)? {
+            continue;
+        }
+        if let Some((_, stored)) = reader.entry(named.head)?
+            && Decoded::<Entry>::decode(stored.bytes)?.value().epoch() == named.epoch
+        {
+            deepest = deepest.max(Some(stored.seq));
+        }
+    }
+    Ok(deepest)
 }
 
 /// The title that an entry sets, of the first one that does and whose payload is here. Give them newest first.
 pub(super) fn title_of<'e>(
-    entries: impl Iterator<Item = (&'e throughline_protocol::entry::Entry, Option<&'e std::sync::Arc<[u8]>>)>,
+    entries: impl Iterator<Item = (&'e Entry, Option<&'e std::sync::Arc<[u8]>>)>,
 ) -> Answer<Option<String>> {
     for (entry, payload) in entries {
         let may_title = matches!(&entry.body, Body::Genesis(_) | Body::Note(Note::Title));

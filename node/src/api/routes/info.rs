@@ -144,7 +144,8 @@ async fn fsck(State(app): State<App>) -> Answer<Json<Value>> {
     app.act(Node::fsck).await.map(Json)
 }
 
-async fn stop(State(app): State<App>) -> Json<Value> {
+async fn stop(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
+    input::no_dry_run(&query)?;
     app.node().stop();
-    Json(json!({"v": 1, "kind": "stop", "state": "stopping"}))
+    Ok(Json(json!({"v": 1, "kind": "stop", "state": "stopping"})))
 }

@@ -61,7 +61,12 @@ async fn add(
     Ok((status, Json(answer)))
 }
 
-async fn remove(State(app): State<App>, Path(alias): Path<String>) -> Answer<Json<Value>> {
+async fn remove(
+    State(app): State<App>,
+    Path(alias): Path<String>,
+    query: input::Query,
+) -> Answer<Json<Value>> {
+    input::no_dry_run(&query)?;
     let peer = app.act(move |node| peers::remove(node, &alias)).await?;
     if let Some(network) = app.node().network() {
         network.peers_changed();

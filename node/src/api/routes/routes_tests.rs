@@ -41,7 +41,12 @@ async fn every_described_route_is_routed() {
         let status = response.status();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8_lossy(&body);
-        assert!(!text.contains("\"code\":\"E_API_ROUTE\""), "{} {} is not routed: {text}", route.method, route.path);
+        assert!(
+            !text.contains("\"code\":\"E_API_ROUTE\""),
+            "{} {} is not routed: {text}",
+            route.method,
+            route.path
+        );
         assert_ne!(status, StatusCode::INTERNAL_SERVER_ERROR, "{} {}: {text}", route.method, route.path);
     }
 }

@@ -223,11 +223,21 @@ async fn pin_get(State(app): State<App>, Path(session): Path<String>) -> Answer<
     app.act(move |node| Ok(pin_json(session, node.reader()?.pin(session)?.as_ref()))).await.map(Json)
 }
 
-async fn pin_put(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+async fn pin_put(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    query: input::Query,
+) -> Answer<Json<Value>> {
+    input::no_dry_run(&query)?;
     set_pin(&app, &session, Some(PinDepth::Files)).await
 }
 
-async fn pin_delete(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+async fn pin_delete(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    query: input::Query,
+) -> Answer<Json<Value>> {
+    input::no_dry_run(&query)?;
     set_pin(&app, &session, None).await
 }
 
