@@ -1,6 +1,7 @@
 //! One integration binary: it links once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod api;
 mod cli;
 mod demo;
 mod import;

@@ -1,0 +1,222 @@
+//! Transcripts: in whole, once, growing, cut off.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+use throughline_examples::{CLAUDE_CODE, CLAUDE_CODE_EXPECTED, HALF_LINE};
+use throughline_node::api::client::Call;
+use throughline_protocol::control::Role;
+
+use super::home::{Home, of};
+
+const PATH: &str = "/v1/import?format=claude-code&path=claude-code.jsonl";
+
+async fn import(home: &Home, bytes: &[u8]) -> Value {
+    home.send(PATH, "application/jsonl", bytes.to_vec()).await.unwrap()
+}
+
+/// Entries by kind, of the session and its sub-sessions.
+fn expected_counts() -> Value {
+    let expected: Value = serde_json::from_str(CLAUDE_CODE_EXPECTED).unwrap();
+    let mut total = serde_json::Map::new();
+    let sessions = std::iter::once(&expected).chain(expected["subSessions"].as_array().unwrap());
+    for (kind, count) in sessions.flat_map(|session| session["entries"].as_object().unwrap()) {
+        let sum = total.get(kind).and_then(Value::as_u64).unwrap_or(0) + count.as_u64().unwrap();
+        total.insert(kind.clone(), sum.into());
+    }
+    total.into()
+}
+
+/// What a store holds that an import may change.
+fn held(home: &Home) -> throughline_store::Stats {
+    home.node.reader().unwrap().stats().unwrap()
+}
+
+/// A session with lines like a long recording's.
+fn long_recording(lines: usize) -> Vec<u8> {
+    let mut out = String::new();
+    let mut parent = Value::Null;
+    for at in 0..lines {
+        let uuid = format!("00000000-0000-4000-8000-{at:012}");
+        let line = json!({
+            "parentUuid": parent, "isSidechain": false, "userType": "external", "cwd": "/w", "sessionId": "5e55",
+            "version": "2.0.0", "type": "user", "message": {"role": "user", "content": format!("line {at}")},
+            "uuid": uuid, "timestamp": format!("2026-01-01T00:{:02}:{:02}.000Z", at / 60 % 60, at % 60),
+        });
+        out.push_str(&format!("{line}\n"));
+        parent = uuid.into();
+    }
+    out.into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recording_comes_in_whole_and_once() {
+    let home = Home::new().await;
+    let before = held(&home);
+    let dry =
+        home.send(&format!("{PATH}&dryRun=1"), "application/jsonl", CLAUDE_CODE.to_vec()).await.unwrap();
+    assert_eq!(held(&home), before, "a dry run stores nothing");
+    let made = import(&home, CLAUDE_CODE).await;
+    let (dry, source) = (&dry["sources"][0], &made["sources"][0]);
+    assert_eq!(
+        (&dry["session"], &dry["head"], &dry["entries"]),
+        (&source["session"], &source["head"], &source["entries"])
+    );
+    let expected: Value = serde_json::from_str(CLAUDE_CODE_EXPECTED).unwrap();
+    for field in ["lines", "tally", "attachments", "skipped", "repaired"] {
+        assert_eq!(source[field], expected[field], "{field}");
+    }
+    assert_eq!(source["entries"], expected_counts());
+    assert_eq!((&made["anchored"], &source["created"]), (&json!(true), &json!(true)));
+    let session = of(source, "session");
+    assert_eq!(home.verdict(&session).await, "valid");
+    let shown = home.get(&format!("/v1/sessions/{session}")).await.unwrap();
+    assert_eq!(
+        (&shown["anchoredThrough"], &shown["tip"]["cid"]),
+        (&shown["tip"]["seq"], &source["head"]["cid"])
+    );
+    for sub in source["subSessions"].as_array().unwrap() {
+        assert_eq!(home.verdict(sub.as_str().unwrap()).await, "valid");
+    }
+    // Every byte of the source is somewhere.
+    let kept = home.client.fetch(Call::get(&format!("/v1/blobs/{}", of(source, "fileCid")))).await.unwrap();
+    assert!(kept == CLAUDE_CODE);
+
+    let after = held(&home);
+    let again = import(&home, CLAUDE_CODE).await;
+    assert_eq!(
+        (&again["sources"][0]["created"], &again["sources"][0]["entries"]),
+        (&json!(false), &json!({}))
+    );
+    assert_eq!(again["sources"][0]["head"], source["head"]);
+    assert_eq!(again["anchored"], true);
+    assert_eq!(held(&home), after, "a second import changes nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_grew_adds_only_what_is_new() {
+    let home = Home::new().await;
+    let lines: Vec<&[u8]> = CLAUDE_CODE.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut last: Option<Value> = None;
+    for until in [10, 11, 40, lines.len()] {
+        let made = import(&home, &lines[..until].concat()).await;
+        let source = made["sources"][0].clone();
+        if let Some(last) = &last {
+            assert_eq!(source["session"], last["session"]);
+            assert!(source["head"]["seq"].as_u64() >= last["head"]["seq"].as_u64());
+            let old = home
+                .get(&format!("/v1/sessions/{}/entries/{}", of(last, "session"), of(&last["head"], "cid")))
+                .await
+                .unwrap();
+            assert_eq!(old["status"], "valid", "what was imported stays");
+        }
+        last = Some(source);
+    }
+    let session = of(&last.unwrap(), "session");
+    assert_eq!(home.verdict(&session).await, "valid");
+    assert_eq!(home.node.reader().unwrap().side_entries(session.parse().unwrap(), None, 10).unwrap(), []);
+    let events = held(&home).newest_event;
+    import(&home, CLAUDE_CODE).await;
+    assert_eq!(held(&home).newest_event, events);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_of_others_between_two_imports_do_not_disturb() {
+    let home = Home::new().await;
+    let lines: Vec<&[u8]> = CLAUDE_CODE.split_inclusive(|byte| *byte == b'\n').collect();
+    let made = import(&home, &lines[..40].concat()).await;
+    let session = of(&made["sources"][0], "session");
+    let (entry, payload) = home.message(&session, &home.owner, None, super::home::says("in between")).await;
+    assert_eq!(home.post_signed(&session, &entry, Some(&payload), &[]).await.0, 201);
+    let grown = import(&home, CLAUDE_CODE).await;
+    assert_eq!(of(&grown["sources"][0], "session"), session);
+    assert_eq!(home.verdict(&session).await, "valid");
+    // An edited copy is another source, and never mixes with the first.
+    let edited = String::from_utf8(CLAUDE_CODE.to_vec()).unwrap().replacen("login", "logout", 1);
+    let other = import(&home, edited.as_bytes()).await;
+    assert_ne!(of(&other["sources"][0], "session"), session);
+    assert_eq!(home.verdict(&of(&other["sources"][0], "session")).await, "valid");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_in_several_batches_is_remembered() {
+    // 499 messages make the genesis, the messages and the note at the end 501 entries; 498 make exactly one batch.
+    for lines in [497, 498, 499, 1_200] {
+        let home = Home::new().await;
+        let recording = long_recording(lines);
+        let made = import(&home, &recording).await;
+        let session = of(&made["sources"][0], "session");
+        let after = held(&home);
+        let again = import(&home, &recording).await;
+        assert_eq!(
+            (&again["sources"][0]["head"], held(&home)),
+            (&made["sources"][0]["head"], after),
+            "{lines}"
+        );
+        let grown = import(&home, &long_recording(lines + 3)).await;
+        assert_eq!(of(&grown["sources"][0], "session"), session, "{lines}: the run was remembered");
+        assert_eq!(grown["sources"][0]["entries"]["userMessage"], 3, "{lines}");
+        assert_eq!(home.verdict(&session).await, "valid");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_cut_off_goes_on() {
+    let recording = long_recording(1_200);
+    // What a crash leaves: the first batches and no record of the run.
+    let whole = Home::new().await;
+    let made = import(&whole, &recording).await;
+    let session = of(&made["sources"][0], "session");
+    let whole_entries: Vec<_> = {
+        let reader = whole.node.reader().unwrap();
+        let tip = reader.session(session.parse().unwrap()).unwrap().unwrap().tip.seq;
+        let entries =
+            reader.entries(session.parse().unwrap(), throughline_protocol::id::Seq::ZERO, tip).unwrap();
+        entries.map(|entry| entry.unwrap().cid).collect()
+    };
+    let home = whole.cut_off_after(&session, 700);
+    assert_eq!(home.get(&format!("/v1/sessions/{session}")).await.unwrap()["tip"]["seq"], 700);
+    let again = import(&home, &recording).await;
+    assert_eq!(of(&again["sources"][0], "session"), session);
+    let reader = home.node.reader().unwrap();
+    let tip = reader.session(session.parse().unwrap()).unwrap().unwrap().tip.seq;
+    let entries = reader.entries(session.parse().unwrap(), throughline_protocol::id::Seq::ZERO, tip).unwrap();
+    let now: Vec<_> = entries.map(|entry| entry.unwrap().cid).collect();
+    assert_eq!(now, whole_entries, "the same entries as if nothing had happened");
+    assert_eq!(home.verdict(&session).await, "valid");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_cut_in_half_is_told_and_kept() {
+    let home = Home::new().await;
+    let made =
+        home.send("/v1/import?path=half-line.jsonl", "application/jsonl", HALF_LINE.to_vec()).await.unwrap();
+    let source = &made["sources"][0];
+    assert_eq!(source["skipped"][0]["line"], 3);
+    assert_eq!(source["skipped"][0]["reason"], "E_JSON");
+    assert_eq!(home.verdict(&of(source, "session")).await, "valid");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_transcript_is_refused() {
+    let home = Home::new().await;
+    let before = held(&home);
+    for bytes in [&b""[..], b"\n\n", b"{}\n", b"not json at all", &[0xff; 100]] {
+        let refused = home.send(PATH, "application/jsonl", bytes.to_vec()).await.unwrap_err();
+        assert_eq!(refused.code().name(), "E_INPUT_FORMAT", "{bytes:?}");
+    }
+    let refused =
+        home.send("/v1/import?format=nothing", "application/jsonl", CLAUDE_CODE.to_vec()).await.unwrap_err();
+    assert_eq!(refused.code().name(), "E_INPUT_FORMAT");
+    assert_eq!(held(&home), before);
+    // Without the device grant the answer says what the owner has to anchor.
+    let server = Home::bare().await;
+    server.grant(server.node.principal(), Role::Writer).await;
+    let made = import(&server, CLAUDE_CODE).await;
+    assert_eq!(made["anchored"], false);
+    let session = of(&made["sources"][0], "session");
+    server.anchor(&session, &made["anchor"]).await.unwrap();
+    let shown = server.get(&format!("/v1/sessions/{session}")).await.unwrap();
+    assert_eq!(shown["anchoredThrough"], shown["tip"]["seq"]);
+    let call = Call::body(Method::POST, PATH, "application/jsonl", CLAUDE_CODE.to_vec());
+    assert_eq!(server.told(call).await.1["anchored"], true);
+}

@@ -1,0 +1,10 @@
+//! The local API over a node in this process: what `docs/PROTOCOL.md` §Local appends and JOURNEYS promise to programs.
+
+mod appends;
+mod controls;
+mod events;
+mod files;
+mod home;
+mod import;
+mod signed;
+mod taking_in;
