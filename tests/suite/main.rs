@@ -8,4 +8,5 @@ mod import;
 mod journeys;
 mod store;
 mod support;
+mod tidy;
 mod vectors;
