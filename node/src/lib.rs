@@ -1,7 +1,21 @@
-//! Placeholder.
+//! A Throughline node: network, local API and command line. `docs/ARCHITECTURE.md` is the map.
+//!
+//! ```text
+//! cli ─▶ api client ─▶ (HTTP, or in this process) ─▶ api server ─▶ core ─▶ store
+//!                                                         └─▶ sync, moves ─▶ net
+//! ```
+
+pub mod api;
+pub mod bench;
+pub mod cli;
 pub mod config;
+pub mod core;
+pub mod demo;
 pub mod dirs;
 pub mod keys;
+pub mod moves;
 pub mod net;
-pub mod api;
 pub mod outcome;
+pub mod report;
+pub mod runtime;
+pub mod sync;
