@@ -213,7 +213,12 @@ impl Node {
     }
 
     fn settle_once(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
-        let reader = self.reader()?;
+        let mut reader = self.reader()?;
+        if !input.controls.is_empty() && reader.session(session)?.is_some() {
+            // The session came meanwhile, so nothing else stores them.
+            self.store().run(PutControls { controls: input.controls.to_vec(), at: now() })?;
+            reader = self.reader()?;
+        }
         if input.way == Way::Either
             && let Some(evaluated) = self.extend(&reader, session, input)?
         {

@@ -101,6 +101,7 @@ impl Node {
         }));
         let store = Store::open(dirs.data(), options)?;
         forget_mark(&dirs)?;
+        remove_spools(&dirs);
         let newest = store.reader()?.newest_event()?;
         commits.send_replace(newest);
         let node = Node {
@@ -300,5 +301,15 @@ fn forget_mark(dirs: &Dirs) -> Answer<()> {
             throughline_protocol::code::Code::StoreIo,
             format!("removing {FRESH_MARK}: {error}"),
         )),
+    }
+}
+
+/// Removes bodies that a process that ended left in the staging directory: nobody reads them again.
+fn remove_spools(dirs: &Dirs) {
+    let Ok(left) = std::fs::read_dir(dirs.staging()) else { return };
+    for path in left.filter_map(Result::ok).map(|entry| entry.path()).filter(|path| path.is_file()) {
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!("a spooled body stays behind: {error}");
+        }
     }
 }

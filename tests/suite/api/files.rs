@@ -267,6 +267,15 @@ async fn damage_on_the_disk_is_found_and_never_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_crash_left_of_a_body_goes() {
+    let home = Home::new().await;
+    let staging = home.node.dirs().staging();
+    std::fs::write(staging.join(".tmpABC"), "half a CAR").unwrap();
+    let _home = home.reopened();
+    assert_eq!(std::fs::read_dir(staging).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_problems_whatever_went_wrong() {
     let home = Home::new().await;
     let cases = [
