@@ -56,3 +56,19 @@ fn check_19_a_dead_server_is_left_behind_and_learns_of_it() -> Result<()> {
     assert_eq!(kept["status"], "fenced", "{kept} {}", super::session_at(&server_a, &session)?);
     Ok(())
 }
+
+#[test]
+fn check_19_a_script_leaves_a_dead_server_only_when_it_says_so() -> Result<()> {
+    let World { lab: _lab, desktop, server_a, server_b, owner, .. } = World::new()?;
+    let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
+    desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
+    let known = head(&desktop, &session)?;
+    server_a.kill()?;
+    let silent = desktop.home().cli(&["move", &session, "--to", "server-b", "--yes"]).json()?.expect(9)?;
+    assert_eq!(silent["error"]["code"], "E_UNREACHABLE", "{silent}");
+    assert_eq!(head(&desktop, &session)?, known, "nothing is signed");
+    let moved = desktop.home().json(&["move", &session, "--resume", "--source", "offline", "--yes"])?;
+    assert_eq!((&moved["state"], number(&moved, "/to/epoch")?), (&"done".into(), 1), "{moved}");
+    append(&server_b, &session, "next", &response("Carrying on."))?.expect(201)?;
+    Ok(())
+}

@@ -216,9 +216,11 @@ impl Drive<'_> {
             reason => reason.to_owned(),
         };
         if self.ctx.is_unattended()
+            && self.args.source != "offline"
             && let Some(problem) = cuts_unseen(answer, &reason)
         {
-            return Err(self.roll_back(answer, problem));
+            // There is nobody to tell that it is off: the move stays as it is, and goes on if the server comes back.
+            return Err(problem);
         }
         let goes_on = self.ctx.confirm(&format!("{reason}. Hand over anyway?"));
         match goes_on {
@@ -264,10 +266,11 @@ impl Drive<'_> {
 /// The refusal to hand over from a silent server when nobody can be asked; none for any other question.
 fn cuts_unseen(answer: &Value, reason: &str) -> Option<Problem> {
     (view::text(answer, "/phase") == "freeze").then(|| {
-        let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
+        let session = view::text(answer, "/session");
         Problem::new(Code::Unreachable, reason)
             .with("session", session)
-            .hint(format!("throughline move {session} --to {to} --source offline --yes"))
+            .with("move", answer["move"].clone())
+            .hint(format!("throughline move {session} --resume --source offline --yes, or --abort"))
     })
 }
 
@@ -376,11 +379,11 @@ mod tests {
 
     #[test]
     fn a_silent_server_is_not_left_behind_unasked() {
-        let mut answer = json!({"phase": "freeze", "session": "S", "to": {"peer": "server-b"}});
+        let mut answer = json!({"phase": "freeze", "session": "S", "move": "M"});
         let problem = cuts_unseen(&answer, "it does not answer").expect("a refusal");
         assert_eq!((problem.code(), problem.detail()), (Code::Unreachable, "it does not answer"));
         let shown = problem.to_json().to_string();
-        assert!(shown.contains("throughline move S --to server-b --source offline --yes"), "{shown}");
+        assert!(shown.contains("throughline move S --resume --source offline --yes"), "{shown}");
         // Tools that the target lacks cut nothing off.
         answer["phase"] = "handoff".into();
         assert!(cuts_unseen(&answer, "it cannot run bash").is_none());
