@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+mod bad_inputs;
 mod car;
 mod dag_cbor;
 mod ed25519;
@@ -41,6 +42,7 @@ macro_rules! groups {
 }
 
 groups! {
+    bad_inputs => ["bad-inputs.json", "ed25519/noncanonical-keys.json", "ed25519/speccheck-cases.json"];
     car => [
         "car/gateway-raw-block.car",
         "car/path_gateway_dag_dag-cbor-traversal.car",
