@@ -380,3 +380,22 @@ fn every_code_is_explained() {
     let known: BTreeSet<&str> = Code::ALL.iter().map(|code| code.name()).collect();
     assert_eq!(explained, known);
 }
+
+#[test]
+fn every_defence_names_tests_that_exist() {
+    let document = std::fs::read_to_string(root().join("docs/THREAT_MODEL.md")).unwrap();
+    let sources = sources();
+    let mut named = 0;
+    for row in document.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| attack")) {
+        let cell = row.trim_end_matches(['|', ' ']).rsplit_once(" | ").unwrap().1;
+        let tests: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        assert!(tests.is_empty() == cell.starts_with("---"), "no test shows: {row}");
+        for test in tests {
+            named += 1;
+            let declared = [format!("fn {test}("), format!("    {test},"), format!("mod {test};")];
+            let found = sources.values().any(|text| declared.iter().any(|line| text.contains(line)));
+            assert!(found, "there is no test {test}: {row}");
+        }
+    }
+    assert!(named > 80, "{named} tests are too few to be the whole document");
+}

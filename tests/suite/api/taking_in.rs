@@ -202,6 +202,26 @@ async fn what_this_key_signed_in_another_life_is_history() {
     home.append(&session, &handoff.cid().to_string(), "a new epoch").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handoff_from_before_the_loss_takes_nothing_over() {
+    let home = Home::new().await.without_store();
+    home.grant(home.node.principal(), throughline_protocol::control::Role::Writer).await;
+    let mut builder = session("long ago", 2);
+    let own = std::sync::Arc::new(throughline_protocol::testing::Party {
+        key: throughline_protocol::sign::SigningKey::from_seed(&home.node.key().seed()),
+        capability: None,
+    });
+    builder.handoff(Some(&own));
+    // The peers know the chain up to the handoff; what this key signed after it may have been lost with the store.
+    let evaluated = home.take_in(&builder, builder.entries()).unwrap();
+    assert_eq!((evaluated.adopted, evaluated.verdict.as_str()), (4, "valid"));
+    assert!(matches!(evaluated.takeover, Takeover::Refused(_)), "{:?}", evaluated.takeover);
+    let session = builder.session().to_string();
+    let body = json!({"base": builder.head().entry.cid().to_string(), "entry": response("again?")});
+    let (status, refused) = home.post_as(&format!("/v1/sessions/{session}/entries"), "k", &body).await;
+    assert_eq!((status, code(&refused)), (403, "E_SIGN_GUARD"));
+}
+
 fn export(path: &str) -> throughline_node::api::client::Call<'_> {
     throughline_node::api::client::Call::get(path).header("accept", "application/vnd.ipld.car")
 }
