@@ -295,9 +295,7 @@ fn put_entry(changes: &Changes<'_>, session: u64, entry: &VerifiedEntry) -> Resu
 /// Writes the rest of what goes with a segment, and the session's row.
 fn finish(changes: &Changes<'_>, mut row: SessionRow, options: AdoptOptions) -> Result<(), StoreError> {
     let at = options.at;
-    for control in &options.controls {
-        control::put(changes, control, at)?;
-    }
+    control::put_all(changes, &options.controls, at)?;
     for (seq, digest) in &options.links {
         payloads::link(changes, digest, row.number, *seq)?;
     }

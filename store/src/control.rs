@@ -3,6 +3,8 @@
 //! Two nodes compare what they hold of an owner by count and digest (`docs/PROTOCOL.md` §Network): sha-256 over the ascending
 //! hashes of all its capabilities without audience and its tombstones. Refs do not count.
 
+use std::collections::BTreeSet;
+
 use redb::ReadableTable;
 use sha2::{Digest, Sha256};
 use throughline_protocol::block::Signed;
@@ -58,11 +60,31 @@ pub(crate) fn check(control: &Signed<Control>) -> Result<(), Reject> {
     shelf(control.value()).map(|_| ())
 }
 
-/// Files a blob; once is enough.
-pub(crate) fn put(
+/// Files blobs, each once; says which were new.
+pub(crate) fn put_all(
+    changes: &Changes<'_>,
+    controls: &[Signed<Control>],
+    at: UnixMillis,
+) -> Result<Vec<Stored>, StoreError> {
+    let mut stored = Vec::new();
+    let mut owners = BTreeSet::new();
+    for control in controls {
+        stored.push(put(changes, control, at, &mut owners)?);
+    }
+    // Once an owner, not once a blob: a digest goes over all that is held of it.
+    for owner in owners {
+        let held = digest_of(changes.txn, owner)?;
+        changes.put(tables::OWNERS, owner.key(), (held.count, &held.digest))?;
+    }
+    Ok(stored)
+}
+
+/// Files a blob; once is enough. Adds an owner whose digest is another one now.
+fn put(
     changes: &Changes<'_>,
     control: &Signed<Control>,
     at: UnixMillis,
+    owners: &mut BTreeSet<Principal>,
 ) -> Result<Stored, StoreError> {
     let hash = control.hash();
     if lookup(changes.txn, tables::CONTROLS, &hash, |_| ())?.is_some() {
@@ -76,8 +98,7 @@ pub(crate) fn put(
     match shelf {
         Shelf::Owner(owner) => {
             changes.put(tables::CONTROLS_OF_OWNER, (owner.key(), &hash), ())?;
-            let held = digest_of(changes.txn, owner)?;
-            changes.put(tables::OWNERS, owner.key(), (held.count, &held.digest))?;
+            owners.insert(owner);
         }
         Shelf::Session(session, _) => {
             changes.put(tables::REFS_OF_SESSION, (session.genesis().digest(), &hash), ())?;
@@ -188,6 +209,6 @@ impl Step for PutControls {
     }
 
     fn write(self, (): (), changes: &Changes<'_>) -> Result<Vec<Stored>, StoreError> {
-        self.controls.iter().map(|control| put(changes, control, self.at)).collect()
+        put_all(changes, &self.controls, self.at)
     }
 }
