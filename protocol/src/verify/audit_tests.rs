@@ -329,3 +329,23 @@ fn a_long_chain_is_audited_flat_and_told_when_it_is_none() {
     session.entries().iter().chain([side.head()]).for_each(|built| give(&mut over, built));
     assert_eq!(over.report().verdict, Verdict::Valid);
 }
+
+#[test]
+fn older_pins_do_not_pull_a_freeze_back() {
+    let base = session(2);
+    let (owner, server) = (base.owner.clone(), base.server1.clone());
+    let (mut left, mut right) = (base.clone().branch("left"), base.clone().branch("right"));
+    left.response(&server, "one", &[]);
+    right.response(&server, "other", &[]);
+    // Both histories are pinned, and so is an entry that both descend from: it is in no dispute.
+    let newest = base.entries().len();
+    left.reference(&owner, 2, Reach::Anchors);
+    left.reference(&owner, newest, Reach::Anchors);
+    let other = right.reference(&owner, newest, Reach::Anchors);
+    let mut auditor = Auditor::over_set(base.session());
+    left.controls().iter().chain([&other]).for_each(|control| auditor.checked_control(control).unwrap());
+    left.entries().iter().chain([right.head()]).for_each(|built| give(&mut auditor, built));
+    let report = auditor.report();
+    assert_eq!(report.verdict, Verdict::Frozen);
+    assert_eq!(report.valid_through.map(|mark| mark.cid), Some(base.head().entry.cid()));
+}
