@@ -369,10 +369,14 @@ impl NewTail {
     }
 }
 
-/// What was found when the replacement was checked: a kept answer, or the session and the entries that leave its main chain.
+/// What was found when the replacement was checked.
 #[doc(hidden)]
 #[derive(Debug)]
-pub enum TailPlan {
+pub struct TailPlan(Tail);
+
+/// A kept answer, or the session and the entries that leave its main chain.
+#[derive(Debug)]
+enum Tail {
     Replay(Vec<u8>),
     Replace(Box<SessionRow>, Vec<(EntryCid, SideRow)>),
 }
@@ -428,7 +432,7 @@ impl Step for ReplaceTail {
 
     fn check(&self, view: &View<'_>) -> Result<TailPlan, AdoptError> {
         if let Some(result) = kept_answer(view, &self.options)? {
-            return Ok(TailPlan::Replay(result));
+            return Ok(TailPlan(Tail::Replay(result)));
         }
         self.options.controls.iter().try_for_each(control::check)?;
         let row = index::need_session(view.txn, self.session)?;
@@ -438,13 +442,13 @@ impl Step for ReplaceTail {
                 .map_err(AdoptError::SignGuard)?;
         }
         let leaving = self.leaving(view, &row)?;
-        Ok(TailPlan::Replace(Box::new(row), leaving))
+        Ok(TailPlan(Tail::Replace(Box::new(row), leaving)))
     }
 
     fn write(self, plan: TailPlan, changes: &Changes<'_>) -> Result<Adopted, StoreError> {
-        let (mut row, leaving) = match plan {
-            TailPlan::Replay(result) => return Ok(Adopted::Replayed { result }),
-            TailPlan::Replace(row, leaving) => (*row, leaving),
+        let (mut row, leaving) = match plan.0 {
+            Tail::Replay(result) => return Ok(Adopted::Replayed { result }),
+            Tail::Replace(row, leaving) => (*row, leaving),
         };
         let mut gone_bytes = 0;
         for (cid, side_row) in &leaving {
