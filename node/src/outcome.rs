@@ -130,9 +130,13 @@ pub fn of(code: Code) -> (Exit, u16, Retry) {
         C::CapMissing | C::CapIssuer | C::CapAudience | C::CapRole | C::CapScope | C::TombIssuer => {
             (Exit::Refused, 403, Retry::Never)
         }
-        C::OwnerKey | C::Passphrase | C::Class | C::ClassDowngrade | C::SecretSuspect | C::SignGuard | C::Refused => {
-            (Exit::Refused, 403, Retry::Never)
-        }
+        C::OwnerKey
+        | C::Passphrase
+        | C::Class
+        | C::ClassDowngrade
+        | C::SecretSuspect
+        | C::SignGuard
+        | C::Refused => (Exit::Refused, 403, Retry::Never),
         C::PeerProof => (Exit::Refused, 401, Retry::Never),
         C::Unreachable => (Exit::Unreachable, 502, Retry::Later),
         C::Timeout => (Exit::Unreachable, 504, Retry::Later),

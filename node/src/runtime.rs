@@ -80,7 +80,8 @@ pub async fn serve(dirs: &Dirs, config: &Config, on_ready: impl FnOnce() + Send 
     let doors = Doors::new(router(app.clone(), Some(gate)), node.stopping());
     let socket = config.api.socket.clone();
     let unusable = |what: &str, error: &std::io::Error| {
-        Problem::new(Code::Config, format!("{what} cannot be opened: {error}")).hint("throughline config check")
+        Problem::new(Code::Config, format!("{what} cannot be opened: {error}"))
+            .hint("throughline config check")
     };
     let mut tasks = vec![
         doors
@@ -163,7 +164,8 @@ async fn sweep(node: Node) {
             _ = stopping.wait_for(|stop| *stop) => return,
         }
         let store = node.store().clone();
-        let swept = tokio::task::spawn_blocking(move || store.run(Sweep { now: now(), events_kept: EVENTS_KEPT }));
+        let swept =
+            tokio::task::spawn_blocking(move || store.run(Sweep { now: now(), events_kept: EVENTS_KEPT }));
         if let Ok(Err(error)) = swept.await {
             tracing::warn!(code = error.code().name(), "sweeping what has expired failed: {error}");
         }

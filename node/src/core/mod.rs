@@ -45,16 +45,16 @@ use crate::keys::{FRESH_MARK, NodeKeys, OwnerKeyFile, Seed};
 
 pub use append::{AppendRequest, Appended};
 pub use append_signed::SignedAppend;
+pub use authority::{ControlKind, ControlsTaken, Keeping};
+pub(crate) use base::{need_session, standing};
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
-pub use evaluate::{Arrived, Evaluated, Takeover, Taken};
-pub use authority::{ControlKind, ControlsTaken, Keeping};
+pub use evaluate::{Arrived, Evaluated, Taken, Takeover};
 pub use files::{Incoming, LEASE_MS, Outgoing, StoredBlob};
 pub use import::ImportRequest;
 pub use preview::Revoke;
 pub use refs::ref_facts;
 pub use verify::PayloadUse;
-pub(crate) use base::{need_session, standing};
 
 /// A node's state, shared by everything that acts for it. Clones are the same node.
 #[derive(Clone)]

@@ -132,7 +132,13 @@ fn gather(directory: &Path, files: &mut BTreeSet<String>) {
             gather(&path, files);
         } else if path.extension().is_none_or(|extension| extension != "md") {
             let relative = path.strip_prefix(root()).unwrap();
-            files.insert(relative.components().map(|part| part.as_os_str().to_str().unwrap()).collect::<Vec<_>>().join("/"));
+            files.insert(
+                relative
+                    .components()
+                    .map(|part| part.as_os_str().to_str().unwrap())
+                    .collect::<Vec<_>>()
+                    .join("/"),
+            );
         }
     }
 }
