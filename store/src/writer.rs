@@ -29,6 +29,8 @@ use crate::tables::{self, meta};
 pub const QUEUE_MAX: usize = 1_024;
 /// Operations of one transaction.
 const BATCH_MAX: usize = 256;
+/// How often in a row the writer lets other threads run while operations are expected and none came.
+const YIELDS_MAX: u32 = 3;
 
 /// One change to the store, checked and written in one transaction. The types of this crate that implement it are all
 /// that can change a store.
@@ -254,6 +256,26 @@ struct Committed {
     condemned: Vec<[u8; 32]>,
 }
 
+/// The operations of one transaction: `first` and whatever is queued. While there are fewer than `expected`, it lets the
+/// callers run that were just answered, so that they share a commit instead of each paying for one; it never waits for them.
+/// After a batch of one, one is expected: a lone caller loses nothing.
+fn gather<T>(first: T, queue: &Receiver<T>, expected: usize) -> Vec<T> {
+    let mut batch = vec![first];
+    let mut yields = 0;
+    while batch.len() < BATCH_MAX {
+        if let Ok(next) = queue.try_recv() {
+            batch.push(next);
+            yields = 0;
+        } else if batch.len() < expected && yields < YIELDS_MAX {
+            yields += 1;
+            std::thread::yield_now();
+        } else {
+            break;
+        }
+    }
+    batch
+}
+
 struct Loop {
     database: Arc<Database>,
     files: Arc<Files>,
@@ -263,13 +285,10 @@ struct Loop {
 
 impl Loop {
     fn run(self, queue: &Receiver<Box<dyn Job>>) {
+        let mut sizes = [1; 2];
         while let Ok(first) = queue.recv() {
-            let mut batch = vec![first];
-            while batch.len() < BATCH_MAX
-                && let Ok(next) = queue.try_recv()
-            {
-                batch.push(next);
-            }
+            let batch = gather(first, queue, sizes[0].max(sizes[1]));
+            sizes = [sizes[1], batch.len()];
             self.batch(batch);
         }
     }
@@ -342,5 +361,27 @@ impl Loop {
             }
         }
         Ok(txn.commit()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_what_is_queued_up_to_its_limit() {
+        let (sender, queue) = sync_channel(QUEUE_MAX);
+        (1..=BATCH_MAX).for_each(|number| sender.send(number).unwrap());
+        assert_eq!(gather(0, &queue, 1), (0..BATCH_MAX).collect::<Vec<_>>());
+        assert_eq!(gather(0, &queue, 1), [0, BATCH_MAX]);
+    }
+
+    #[test]
+    fn a_batch_goes_without_those_that_do_not_come() {
+        let (sender, queue) = sync_channel(QUEUE_MAX);
+        sender.send(1).unwrap();
+        assert_eq!(gather(0, &queue, 8), [0, 1]);
+        drop(sender);
+        assert_eq!(gather(2, &queue, 8), [2]);
     }
 }
