@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use throughline_protocol::code::Code;
+use throughline_protocol::handoff::driver::Phase;
 use throughline_protocol::handoff::{Driver, MoveId};
 use throughline_protocol::id::{SessionId, UnixMillis};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -97,6 +98,7 @@ impl Desk {
     /// `E_NOT_FOUND_YET` for a session that is not held here, `E_PEER_UNKNOWN`, `E_MOVE_STATE` while another move of it is not finished,
     /// `E_SEALED`, `EV_EQUIVOCATION`.
     pub async fn begin(&self, begin: Begin) -> Answer<Value> {
+        self.give_up_rollback(&begin).await?;
         let peers = self.moves.road.peers(&self.node).await;
         self.blocking(Desk::forget_oldest).await?;
         let (begin, desk) = (begin, self.clone());
@@ -119,6 +121,21 @@ impl Desk {
                 driven.insert(move_id, entry);
                 Ok(value)
             }
+        }
+    }
+
+    /// Whoever hands over without the source does not wait for it in the move before either: if that one is only being taken
+    /// back it ends first, durably.
+    async fn give_up_rollback(&self, begin: &Begin) -> Answer<()> {
+        let waits = |entry: &Entry| {
+            entry.session == begin.session && !entry.is_finished() && is_rolling_back(&entry.shown.borrow())
+        };
+        let waiting = self.driven().iter().find(|(_, entry)| waits(entry)).map(|(id, _)| *id);
+        match (waiting, begin.leave, begin.depth) {
+            (Some(id), Leave::Offline, Depth::Begin) => {
+                self.abort(begin.session, id, Leave::Offline).await.map(drop)
+            }
+            (Some(_) | None, Leave::Auto | Leave::Offline, Depth::Begin | Depth::DryRun) => Ok(()),
         }
     }
 
@@ -150,12 +167,12 @@ impl Desk {
     }
 
     /// Takes a move back, while no handoff is signed, and waits until source and target have heard it or it is clear that they do not
-    /// answer.
+    /// answer. With [`Leave::Offline`] the source is given up: the move ends without it, and nothing of it is sent there again.
     ///
     /// # Errors
     /// `E_MOVE_STATE` once the handoff is signed or the move is over.
-    pub async fn abort(&self, session: SessionId, id: MoveId) -> Answer<Value> {
-        self.act(session, id, Act::Abort).await?;
+    pub async fn abort(&self, session: SessionId, id: MoveId, leave: Leave) -> Answer<Value> {
+        self.act(session, id, |done| Act::Abort(leave, done)).await?;
         let mut shown = self.entry(session, id, |entry| entry.shown.clone())?;
         let settled = shown.wait_for(|shown| shown["state"] != "running").await;
         Ok(settled.map_err(|_| interrupted())?.clone())
@@ -291,11 +308,32 @@ pub(super) fn expect_none_open(driven: &BTreeMap<MoveId, Entry>, session: Sessio
     let open = driven.iter().find(|(_, entry)| entry.session == session && !entry.is_finished());
     match open {
         None => Ok(()),
-        Some((id, _)) => Err(Problem::new(Code::MoveState, "another move of this session is not finished")
-            .with("session", session.to_string())
-            .with("move", id.to_string())
-            .hint(format!("throughline move --resume {}, or --abort", session.short()))),
+        Some((id, entry)) => {
+            let (what, hint) = if is_rolling_back(&entry.shown.borrow()) {
+                (
+                    "another move of this session is being taken back, and the server that it leaves does not answer",
+                    format!(
+                        "throughline move --resume {0} to ask again, or move --abort {0} --source offline to give that \
+                         server up",
+                        session.short()
+                    ),
+                )
+            } else {
+                (
+                    "another move of this session is not finished",
+                    format!("throughline move --resume {}, or --abort", session.short()),
+                )
+            };
+            Err(Problem::new(Code::MoveState, what)
+                .with("session", session.to_string())
+                .with("move", id.to_string())
+                .hint(hint))
+        }
     }
+}
+
+fn is_rolling_back(shown: &Value) -> bool {
+    shown["phase"] == Phase::RollBack.word()
 }
 
 fn is_final(shown: &Value) -> bool {

@@ -19,6 +19,7 @@ use throughline_protocol::verify::Prechecked;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Desk;
+use super::desk::Leave;
 use super::facts::{self, Sent};
 use super::journal::Journal;
 use super::report::{self, Names, Progress, State};
@@ -47,8 +48,8 @@ pub(super) enum Act {
     Handoff(Vec<u8>, Done),
     /// Ask again, now.
     Resume(Done),
-    /// Take it back.
-    Abort(Done),
+    /// Take it back; with [`Leave::Offline`] without waiting for a source that does not answer.
+    Abort(Leave, Done),
 }
 
 /// A handoff that waits for the owner.
@@ -181,7 +182,13 @@ impl Drive {
                 self.driver.handle(now, Input::Retry);
                 return Some((done, Ok(())));
             }
-            Act::Abort(done) => return Some((done, self.driver.abort(now).map_err(Problem::from))),
+            Act::Abort(leave, done) => {
+                let aborted = self.driver.abort(now).map_err(Problem::from);
+                if aborted.is_ok() && leave == Leave::Offline {
+                    self.driver.handle(now, Input::LeaveSource);
+                }
+                return Some((done, aborted));
+            }
         }
         None
     }
@@ -339,6 +346,10 @@ impl Drive {
             (Phase::Activate, _) => State::Waiting(Reject::new(
                 code,
                 "the handoff was sent, and the target has not said that it has it",
+            )),
+            (Phase::RollBack, _) => State::Waiting(Reject::new(
+                code,
+                "the server that is left has not said that it heard of the abort: it may stand still for this move",
             )),
             _ => State::Waiting(Reject::new(code, format!("nobody answers in phase {}", phase.word()))),
         };

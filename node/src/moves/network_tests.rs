@@ -59,7 +59,7 @@ async fn a_move_that_is_taken_back_over_the_network_thaws() {
     assert_eq!(asked["state"], "needs-handoff", "{asked:#}");
     assert_eq!(append(&bench.a, session, "not now"), Err(Code::Frozen));
     let (session, id) = super::testbench::named(&asked);
-    let told = bench.desk().abort(session, id).await.unwrap();
+    let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
     assert_eq!(told["state"], "aborted", "{told:#}");
     append(&bench.a, session, "as before").unwrap();
 }

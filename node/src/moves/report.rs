@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use throughline_protocol::code::Reject;
+use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::handoff::driver::{Confirmation, Outcome, Phase};
 use throughline_protocol::handoff::{Driver, Presence, Readiness};
 use throughline_protocol::id::{Seq, SessionId};
@@ -162,11 +162,11 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
         State::NeedsConfirmation(reason) => object["reason"] = reason.as_str().into(),
         State::NeedsHandoff(facts) => object["sign"] = facts.clone(),
         State::Waiting(cause) => object["error"] = Problem::from(cause.clone()).to_json(),
-        State::Ended(Outcome::RolledBack { cause }) => {
+        State::Ended(Outcome::RolledBack { cause, .. }) => {
             object["error"] = Problem::from(cause.clone()).to_json()
         }
         State::Ended(Outcome::Superseded { epoch }) => object["supersededBy"] = json!({"epoch": epoch.get()}),
-        State::Running | State::Ended(Outcome::Done { .. } | Outcome::Aborted) => {}
+        State::Running | State::Ended(Outcome::Done { .. } | Outcome::Aborted { .. }) => {}
     }
     object
 }
@@ -199,7 +199,16 @@ fn source_word(driver: &Driver) -> &'static str {
         (Some(Outcome::Done { source: Confirmation::Unconfirmed }), _) | (None, Origin::Offline(_)) => {
             "unheard"
         }
-        (Some(Outcome::RolledBack { .. } | Outcome::Aborted), _) => "active",
+        (
+            Some(
+                Outcome::RolledBack { source: Confirmation::Unconfirmed, .. }
+                | Outcome::Aborted { source: Confirmation::Unconfirmed },
+            ),
+            _,
+        ) => "unheard",
+        // It never stood still for this move: it does for another one.
+        (Some(Outcome::RolledBack { cause, .. }), _) if cause.code == Code::Frozen => "frozen",
+        (Some(Outcome::RolledBack { .. } | Outcome::Aborted { .. }), _) => "active",
         (Some(Outcome::Superseded { .. }), _) => "superseded",
         (None, Origin::Online(_)) if driver.base().is_some() => "frozen",
         (None, Origin::Online(_)) => "active",

@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
 use throughline_protocol::handoff::{MoveId, Point};
@@ -148,7 +148,7 @@ async fn a_lost_reply_to_activate_waits_and_a_resume_finishes() {
     );
     assert!(append(&bench.a, session, "must not").is_err());
     let (session, id) = named(&told);
-    let refused = bench.desk().abort(session, id).await.unwrap_err();
+    let refused = bench.desk().abort(session, id, Leave::Auto).await.unwrap_err();
     assert_eq!(refused.code(), Code::MoveState);
 
     bench.wires.revive(&bench.b);
@@ -169,7 +169,7 @@ async fn a_move_that_is_taken_back_leaves_no_trace() {
     let again = Begin { session, to: "self".to_owned(), leave: Leave::Auto, depth: Depth::Begin };
     assert_eq!(bench.desk().begin(again).await.unwrap_err().code(), Code::MoveState);
 
-    let told = bench.desk().abort(session, id).await.unwrap();
+    let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
     assert_eq!((&told["state"], &told["from"]["state"]), (&json!("aborted"), &json!("active")), "{told:#}");
     assert_eq!(row(&bench.a, session).state, SessionState::Active);
     append(&bench.a, session, "as if nothing had happened").unwrap();
@@ -342,7 +342,7 @@ async fn what_an_abort_did_not_reach_does_not_stand_in_the_way() {
     let asked = bench.until(&begun, &["needs-handoff"]).await;
     bench.wires.kill(&bench.b);
     let (session, id) = named(&asked);
-    let told = bench.desk().abort(session, id).await.unwrap();
+    let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
     assert_eq!((&told["state"], &told["from"]["state"]), (&json!("aborted"), &json!("active")), "{told:#}");
     append(&bench.a, session, "thawed").unwrap();
     bench.wires.revive(&bench.b);
@@ -358,5 +358,77 @@ async fn what_an_abort_did_not_reach_does_not_stand_in_the_way() {
         assert_eq!(told["error"]["code"], "E_MOVE_STATE", "{told:#}");
     };
     assert_eq!(done["state"], "done");
+    assert_eq!(holders(&bench, session), [bench.b.principal()]);
+}
+
+/// A move that was taken back after its source stood still for it and died.
+async fn waits_for_a_dead_source(bench: &Bench, session: SessionId) -> Value {
+    let begun = bench.begin(session, &bench.b, Leave::Auto).await;
+    let asked = bench.until(&begun, &["needs-handoff"]).await;
+    bench.wires.kill(&bench.a);
+    let (session, id) = named(&asked);
+    let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    assert_eq!((&told["state"], &told["phase"]), (&json!("waiting"), &json!("rollback")), "{told:#}");
+    told
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_source_is_given_up_and_never_thaws_behind_the_next_move() {
+    let mut bench = Bench::new();
+    let session = bench.session(2);
+    let waits = waits_for_a_dead_source(&bench, session).await;
+    let (_, id) = named(&waits);
+
+    // Another move waits for it too, and says what to do.
+    let to = bench.b.principal().to_string();
+    let auto = Begin { session, to, leave: Leave::Auto, depth: Depth::Begin };
+    let refused = bench.desk().begin(auto.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::MoveState);
+    assert!(
+        refused.to_json()["hint"].as_str().unwrap().contains("--source offline"),
+        "{}",
+        refused.to_json()
+    );
+
+    // It ends when the source is given up, and stays ended after a crash.
+    bench.desk().abort(session, id, Leave::Offline).await.unwrap();
+    let told = bench.until(&waits, &["aborted"]).await;
+    assert_eq!(told["from"]["state"], "unheard", "{told:#}");
+    bench.reopen("d").await;
+    assert_eq!(bench.desk().get(session, id).unwrap()["state"], "aborted");
+    let refused = bench.desk().abort(session, id, Leave::Offline).await.unwrap_err();
+    assert_eq!(refused.code(), Code::MoveState);
+
+    // The source comes back before the next move: it stands still, hears no abort, and takes part in no other move.
+    bench.wires.revive(&bench.a);
+    assert_eq!(append(&bench.a, session, "frozen still"), Err(Code::Frozen));
+    let begun = bench.desk().begin(auto).await.unwrap();
+    let told = bench.until(&begun, &["rolled-back"]).await;
+    assert_eq!((&told["error"]["code"], &told["from"]["state"]), (&json!("E_FROZEN"), &json!("frozen")));
+    let done = bench.move_to(session, &bench.b, Leave::Offline).await;
+    assert_eq!(done["state"], "done", "{done:#}");
+    assert_eq!(holders(&bench, session), [bench.b.principal()]);
+    assert!(copy(&bench.b, &bench.a, session));
+    assert_eq!(append(&bench.a, session, "retired"), Err(Code::Retired));
+    append(&bench.b, session, "goes on").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_without_the_source_gives_up_the_one_that_waits_for_it() {
+    let bench = Bench::new();
+    let session = bench.session(2);
+    let waits = waits_for_a_dead_source(&bench, session).await;
+    let asked_before = bench.wires.asked(&bench.a);
+    let to = bench.b.principal().to_string();
+    let dry = Begin { session, to, leave: Leave::Offline, depth: Depth::DryRun };
+    assert_eq!(bench.desk().begin(dry).await.unwrap_err().code(), Code::MoveState);
+    let done = bench.move_to(session, &bench.b, Leave::Offline).await;
+    assert_eq!((&done["state"], &done["from"]["state"]), (&json!("done"), &json!("unheard")), "{done:#}");
+    let (session, id) = named(&waits);
+    assert_eq!(bench.desk().get(session, id).unwrap()["state"], "aborted");
+    // What the dead one is asked after it was given up is not the old abort.
+    assert_eq!(bench.wires.asked(&bench.a), asked_before);
+    bench.wires.revive(&bench.a);
+    assert_eq!(append(&bench.a, session, "frozen still"), Err(Code::Frozen));
     assert_eq!(holders(&bench, session), [bench.b.principal()]);
 }

@@ -193,7 +193,7 @@ fn without_a_grant_the_source_is_never_frozen() {
     let request = desk.request();
     desk.feed(Input::Granted { request, result: Err(Code::CapMissing.into()) });
     assert_eq!(desk.sent(), []);
-    assert_eq!(desk.driver.outcome(), Some(&Outcome::RolledBack { cause: Code::CapMissing.into() }));
+    assert_eq!(desk.driver.outcome(), Some(&rolled_back(Code::CapMissing)));
 }
 
 #[test]
@@ -215,7 +215,10 @@ fn a_failure_before_the_handoff_thaws_the_source_and_empties_the_target() {
             let answer = if to == principal("server1") { thawed() } else { Answer::Idle { epoch: None } };
             desk.feed(Input::Replied { request, reply: Ok(answer) });
         }
-        let Some(Outcome::RolledBack { cause }) = desk.driver.outcome() else { panic!("{phase:?}") };
+        let Some(Outcome::RolledBack { cause, source: Confirmation::Confirmed }) = desk.driver.outcome()
+        else {
+            panic!("{phase:?}")
+        };
         assert_eq!(cause.code, code);
     }
 }
@@ -240,7 +243,90 @@ fn a_rollback_waits_for_the_source_and_not_for_the_target() {
     desk.feed(Input::Replied { request, reply: Ok(thawed()) });
     assert_eq!(desk.driver.outcome(), None);
     desk.wait(Limits::default().idle_max);
-    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted));
+    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Confirmed }));
+}
+
+/// A move that is taken back at `phase` and waits for a source that does not answer.
+fn waits_for_the_source(phase: Phase) -> Desk {
+    let mut desk = at(phase);
+    desk.driver.abort(desk.now).unwrap();
+    desk.wants.clear();
+    desk.drain();
+    assert!(desk.sent().iter().any(|(to, _)| *to == principal("server1")));
+    desk.wait(Limits::default().idle_max);
+    assert_eq!(desk.driver.outcome(), None);
+    desk
+}
+
+#[test]
+fn a_source_that_was_given_up_is_sent_nothing_again() {
+    let mut desk = waits_for_the_source(Phase::Copy);
+    desk.wait(Limits::default().retry_max);
+    let late = desk.request();
+    desk.feed(Input::LeaveSource);
+    // The target is still told; the source is not, now or after a crash or an hour.
+    for mut desk in [desk.crashed(), desk] {
+        assert!(desk.driver.gave_up_source());
+        for _ in 0..4 {
+            assert!(desk.sent().iter().all(|(to, _)| *to == principal("server2")), "{:?}", desk.wants);
+            desk.feed(Input::Retry);
+        }
+        desk.feed(Input::Replied { request: late, reply: Ok(thawed()) });
+        assert_eq!(desk.driver.outcome(), None);
+        desk.wait(Limits::default().idle_max);
+        assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Unconfirmed }));
+        assert_eq!(desk.crashed().driver.outcome(), desk.driver.outcome());
+    }
+}
+
+#[test]
+fn a_move_that_nobody_else_has_to_hear_of_ends_as_soon_as_the_source_is_given_up() {
+    let mut desk = waits_for_the_source(Phase::Freeze);
+    desk.feed(Input::LeaveSource);
+    assert_eq!(desk.sent(), []);
+    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Unconfirmed }));
+    // A server that would have taken over from itself is one server.
+    let mut desk = Desk::new(Plan { target: principal("server1"), ..online() });
+    desk.advance_to(Phase::Copy);
+    desk.driver.abort(desk.now).unwrap();
+    desk.drain();
+    desk.feed(Input::LeaveSource);
+    assert_eq!(desk.sent(), []);
+    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Unconfirmed }));
+}
+
+#[test]
+fn a_source_that_was_heard_is_not_given_up() {
+    let mut desk = at(Phase::Copy);
+    desk.driver.abort(desk.now).unwrap();
+    desk.wants.clear();
+    desk.drain();
+    let asked = desk.wants.iter().find_map(|output| match output {
+        Output::Send { request, to, .. } if *to == principal("server1") => Some(*request),
+        _ => None,
+    });
+    desk.feed(Input::Replied { request: asked.unwrap(), reply: Ok(thawed()) });
+    desk.feed(Input::LeaveSource);
+    assert!(!desk.driver.gave_up_source());
+    desk.wait(Limits::default().idle_max);
+    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Confirmed }));
+}
+
+#[test]
+fn to_take_back_again_is_to_ask_again() {
+    let mut desk = waits_for_the_source(Phase::Freeze);
+    desk.now += Limits::default().retry_max;
+    desk.wants.clear();
+    desk.driver.abort(desk.now).unwrap();
+    desk.drain();
+    assert_eq!(desk.sent(), [(principal("server1"), Message::Abort)]);
+    desk.reply(Ok(thawed()));
+    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Confirmed }));
+    assert_eq!(desk.driver.abort(desk.now).unwrap_err().code, Code::MoveState);
+}
+
+fn rolled_back(code: Code) -> Outcome {
+    Outcome::RolledBack { cause: code.into(), source: Confirmation::Confirmed }
 }
 
 #[test]

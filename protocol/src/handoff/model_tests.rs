@@ -49,7 +49,19 @@ struct World {
     openings: BTreeMap<Epoch, Opening>,
     plan: Plan,
     left_source: bool,
+    /// The source of the first move, while it is down for good: nothing reaches it.
+    dead: Option<usize>,
+    /// How the source stood when the first move gave it up.
+    given_up: Option<GivenUp>,
     fair: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivenUp {
+    /// It was down, and stood still: nothing but the next epoch may move it.
+    Frozen,
+    /// It was up, or did not stand still.
+    Otherwise,
 }
 
 fn plan(number: u8, ends: u64, from: usize, to: usize, offline: bool) -> Plan {
@@ -101,6 +113,8 @@ impl World {
             requests: 0,
             openings: BTreeMap::new(),
             left_source: offline,
+            dead: None,
+            given_up: None,
             fair: false,
         }
     }
@@ -113,12 +127,16 @@ impl World {
             75..82 => self.pass_time(),
             82..88 => self.append(),
             88..91 => self.gossip(),
+            // Somebody who sees that nothing goes on.
+            91..94 if self.fair && self.dead.is_some() => self.leave_source(),
             _ if self.fair => self.pass_time(),
             91..94 => self.lose(),
             94..96 => self.replay(),
             96..98 => {
                 let at = self.random.below(self.nodes.len());
-                self.nodes[at].crash(&mut self.random);
+                if self.dead != Some(at) {
+                    self.nodes[at].crash(&mut self.random);
+                }
             }
             98 => self.crash_owner(),
             _ => self.user(),
@@ -131,6 +149,11 @@ impl World {
             return;
         }
         let at = self.random.below(self.bag.len());
+        if let Letter::Command { to, .. } | Letter::Ask { to, .. } | Letter::Gossip { to, .. } = &self.bag[at]
+            && self.dead == Some(*to)
+        {
+            return self.lose_at(at);
+        }
         let again = !self.fair && self.random.percent(15);
         let letter = if again { self.bag[at].clone() } else { self.bag.swap_remove(at) };
         match letter {
@@ -201,7 +224,7 @@ impl World {
     fn work(&mut self) {
         let at = self.random.below(self.nodes.len());
         let node = &mut self.nodes[at];
-        if node.jobs.is_empty() {
+        if node.jobs.is_empty() || self.dead == Some(at) {
             return;
         }
         // One writer: writes happen in the order they were asked for.
@@ -250,7 +273,9 @@ impl World {
     fn append(&mut self) {
         let at = self.random.below(self.nodes.len());
         let node = &mut self.nodes[at];
-        if let Some(held) = node.permit() {
+        if let Some(held) = node.permit()
+            && self.dead != Some(at)
+        {
             let head = node.heads[&held];
             node.heads.insert(held, point(node.name, held.get(), head.seq.get() + 1));
         }
@@ -268,6 +293,10 @@ impl World {
             return;
         }
         let at = self.random.below(self.bag.len());
+        self.lose_at(at);
+    }
+
+    fn lose_at(&mut self, at: usize) {
         let letter = self.bag.swap_remove(at);
         let (life, input) = match letter {
             Letter::Command { life, request, .. } | Letter::Reply { life, request, .. } => {
@@ -314,11 +343,27 @@ impl World {
                 let result = self.driver.abort(self.now);
                 assert!(!(was_signed && result.is_ok()), "aborted after the handoff was signed");
             }
-            1 => {
-                self.left_source |= self.driver.phase() == Phase::Freeze;
-                self.driver.handle(self.now, driver::Input::LeaveSource);
-            }
+            1 => self.leave_source(),
             _ => self.driver.handle(self.now, driver::Input::Retry),
+        }
+    }
+
+    fn leave_source(&mut self) {
+        self.left_source |= self.driver.phase() == Phase::Freeze;
+        self.driver.handle(self.now, driver::Input::LeaveSource);
+    }
+
+    /// The source goes down, and nothing that is under way reaches it any more.
+    fn bury_source(&mut self) {
+        let source = index_of(self.plan.origin.server().unwrap());
+        self.nodes[source].crash(&mut self.random);
+        self.dead = Some(source);
+    }
+
+    /// It comes back as it was when it went down.
+    fn raise_source(&mut self) {
+        if let Some(source) = self.dead.take() {
+            self.nodes[source].crash(&mut self.random);
         }
     }
 
@@ -375,6 +420,11 @@ impl World {
                 if let Message::Activate { opening, .. } | Message::Retire { opening, .. } = &message {
                     assert!(self.openings.contains_key(&opening.epoch()), "sent before it was journaled");
                 }
+                if let Some(journal) = &self.journal {
+                    let held = Driver::from_bytes(self.now, journal, Limits::default()).unwrap();
+                    let is_source = self.plan.origin.server() == Some(to);
+                    assert!(!(held.gave_up_source() && is_source), "sent to a source that was given up");
+                }
                 let move_id = self.plan.move_id;
                 let letter = Letter::Command { life, request, to: index_of(to), move_id, message };
                 self.history.push(letter.clone());
@@ -395,6 +445,7 @@ impl World {
     fn check(&self) {
         self.one_holder_per_epoch();
         self.knowledge_fences();
+        self.what_was_given_up_stands_still();
         self.nothing_is_lost_of_an_online_source();
     }
 
@@ -418,6 +469,13 @@ impl World {
         for node in &self.nodes {
             let known = node.highest().map(Opening::epoch).unwrap_or_default();
             assert!(node.permit().is_none_or(|held| held >= known), "{} thawed behind {known}", node.name);
+        }
+    }
+
+    /// A source that stood still when it was given up never appends in that epoch again, whatever came after.
+    fn what_was_given_up_stands_still(&self) {
+        if self.given_up == Some(GivenUp::Frozen) {
+            assert_ne!(self.nodes[0].permit(), Some(Epoch::ZERO), "thawed after it was given up");
         }
     }
 
@@ -445,7 +503,11 @@ impl World {
             let is_idle = self.bag.is_empty() && self.owner_jobs.is_empty();
             if let Some(outcome) = self.driver.outcome()
                 && is_idle
-                && self.nodes.iter().all(|node| node.jobs.is_empty())
+                && self
+                    .nodes
+                    .iter()
+                    .enumerate()
+                    .all(|(at, node)| self.dead == Some(at) || node.jobs.is_empty())
             {
                 return outcome.clone();
             }
@@ -465,14 +527,18 @@ impl World {
                 }
                 assert!(from == to || self.nodes[from].permit().is_none());
             }
-            Outcome::RolledBack { .. } | Outcome::Aborted => {
+            Outcome::RolledBack { source, .. } | Outcome::Aborted { source } => {
                 assert!(!self.openings.contains_key(&opens));
-                assert_eq!(
-                    self.nodes[from].permit(),
-                    Some(ends),
-                    "{outcome:?} {:?}",
-                    self.nodes[from].source
-                );
+                if *source == Confirmation::Unconfirmed {
+                    self.give_up(from);
+                } else if self.given_up.is_none() {
+                    assert_eq!(
+                        self.nodes[from].permit(),
+                        Some(ends),
+                        "{outcome:?} {:?}",
+                        self.nodes[from].source
+                    );
+                }
                 // A target that did not hear the abort keeps a staging area, which expires; never more than that.
                 let staged = self.nodes[to].target.stage();
                 assert!(!matches!(staged, target::Stage::Staging { opening: Some(_), .. }));
@@ -481,14 +547,33 @@ impl World {
         }
     }
 
-    /// Another move, in the other direction if the first was done; letters of the first are still around.
+    /// What was under way to a server that is down went down with it.
+    fn give_up(&mut self, source: usize) {
+        let is_still = |node: &Node| {
+            let standing = node.source.as_ref().map(Source::standing);
+            matches!(standing, Some(source::Standing::Frozen { .. }))
+        };
+        self.given_up = Some(GivenUp::Otherwise);
+        if self.dead == Some(source) {
+            let stays = |letter: &Letter| !matches!(letter, Letter::Command { to, .. } if *to == source);
+            self.bag.retain(stays);
+            self.history.retain(stays);
+            if is_still(&self.nodes[source]) {
+                self.given_up = Some(GivenUp::Frozen);
+            }
+        }
+    }
+
+    /// Another move, in the other direction if the first was done; letters of the first are still around. From a source
+    /// that was given up without it: it may stand still until the next epoch.
     fn again(&mut self, outcome: &Outcome) {
         let to = index_of(self.plan.target);
         let moved = matches!(outcome, Outcome::Done { .. });
         let (ends, from) = if moved { (1, to) } else { (0, 0) };
         let to = if from == 0 { 1 } else { 0 };
-        self.plan = plan(2, ends, from, to, false);
-        self.left_source = false;
+        let offline = self.given_up.is_some();
+        self.plan = plan(2, ends, from, to, offline);
+        self.left_source = offline;
         self.life += 1;
         self.journal = None;
         self.driver = Driver::new(self.now, self.plan.clone(), Limits::default());
@@ -508,20 +593,35 @@ struct Tally {
     done: u32,
     rolled_back: u32,
     aborted: u32,
+    /// Moves that ended without their source, and those among them whose source stood still.
+    given_up: [u32; 2],
+    /// Second moves that were done after that.
+    done_after: u32,
 }
 
-fn run(seed: u64) -> [Outcome; 2] {
+fn run(seed: u64) -> ([Outcome; 2], Option<GivenUp>) {
     let mut world = World::new(seed);
     let steps = 20 + world.random.below(250);
     chaos(&mut world, steps);
+    // A server that is to take over from itself would be waited for, and rightly.
+    if world.plan.origin.server() != Some(world.plan.target) && world.random.percent(25) {
+        world.bury_source();
+        let steps = world.random.below(100);
+        chaos(&mut world, steps);
+    }
     let first = world.settle();
     world.check_end(&first);
     world.again(&first);
     let steps = 20 + world.random.below(250);
     chaos(&mut world, steps);
+    world.raise_source();
+    let steps = world.random.below(100);
+    chaos(&mut world, steps);
     let second = world.settle();
+    let given_up = world.given_up;
     world.check_end(&second);
-    [first, second]
+    world.check();
+    ([first, second], given_up)
 }
 
 #[test]
@@ -529,15 +629,21 @@ fn every_schedule_keeps_one_holder_and_ends() {
     let mut tally = Tally::default();
     for seed in SEEDS {
         let outcomes = std::panic::catch_unwind(|| run(seed));
-        let Ok(outcomes) = outcomes else { panic!("seed {seed}") };
+        let Ok((outcomes, given_up)) = outcomes else { panic!("seed {seed}") };
+        if let Some(stood) = given_up {
+            tally.given_up[0] += 1;
+            tally.given_up[1] += u32::from(stood == GivenUp::Frozen);
+            tally.done_after += u32::from(matches!(outcomes[1], Outcome::Done { .. }));
+        }
         for outcome in outcomes {
             match outcome {
                 Outcome::Done { .. } => tally.done += 1,
                 Outcome::RolledBack { .. } => tally.rolled_back += 1,
-                Outcome::Aborted | Outcome::Superseded { .. } => tally.aborted += 1,
+                Outcome::Aborted { .. } | Outcome::Superseded { .. } => tally.aborted += 1,
             }
         }
     }
     // A model that never gets anywhere would keep every invariant.
     assert!(tally.done > 1_000 && tally.rolled_back > 100 && tally.aborted > 20, "{tally:?}");
+    assert!(tally.given_up[1] > 50 && tally.done_after > 50, "{tally:?}");
 }

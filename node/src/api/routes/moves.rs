@@ -46,7 +46,7 @@ async fn begin(
     let begin = Begin {
         session: input::session(&session)?,
         to: input::need(&body, "to")?,
-        leave: input::field::<String>(&body, "source")?.map_or(Ok(Leave::Auto), |word| word.parse())?,
+        leave: leave(&body)?,
         depth: match body["dryRun"].as_bool() {
             Some(true) => Depth::DryRun,
             Some(false) => Depth::Begin,
@@ -96,9 +96,15 @@ async fn resume(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Jso
     Ok(Json(app.node().moves()?.resume(session, id).await?))
 }
 
-async fn abort(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Json<Value>> {
+async fn abort(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
-    Ok(Json(app.node().moves()?.abort(session, id).await?))
+    let body = if body.is_empty() { Value::Null } else { input::json(&body)? };
+    Ok(Json(app.node().moves()?.abort(session, id, leave(&body)?).await?))
+}
+
+/// How the source is left: `auto` unless the body says otherwise.
+fn leave(body: &Value) -> Answer<Leave> {
+    input::field::<String>(body, "source")?.map_or(Ok(Leave::Auto), |word| word.parse())
 }
 
 /// Session and move of a path.

@@ -37,7 +37,8 @@ pub(crate) struct MoveArgs {
     /// The server that is to hold it: an alias, a full principal, or self
     #[arg(long, value_name = "P", required_unless_present_any = ["resume", "abort", "status"])]
     pub(crate) to: Option<String>,
-    /// `offline` hands over from what is known here, when the old server does not answer
+    /// `offline` hands over from what is known here, when the old server does not answer; with --abort it gives that
+    /// server up
     #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "offline"])]
     pub(crate) source: String,
     /// Say what would happen, and do nothing
@@ -89,11 +90,12 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
             if args.status {
                 return Ok(report(found));
             }
-            let act = if args.abort { "abort" } else { "resume" };
+            let (act, body) =
+                if args.abort { ("abort", json!({"source": args.source})) } else { ("resume", json!({})) };
             if args.resume {
                 drive.expect_signer()?;
             }
-            let answer = api.ask(Call::post(&drive.path(&found, &format!("/{act}")), &json!({})))?;
+            let answer = api.ask(Call::post(&drive.path(&found, &format!("/{act}")), &body))?;
             drive.follow(answer)?
         }
     };
@@ -287,6 +289,19 @@ fn lacking(answer: &Value) -> String {
     }
 }
 
+/// How the server that was to be left stands after a move was taken back.
+fn after_taking_back(answer: &Value, from: &str) -> String {
+    match view::text(answer, "/from/state") {
+        "unheard" => format!(
+            "{from} did not hear of it. If it stands still for this move it appends nothing until the session is handed over"
+        ),
+        "frozen" => format!(
+            "{from} stands still for another move, and appends nothing until the session is handed over"
+        ),
+        _ => format!("{from} goes on as if nothing had happened"),
+    }
+}
+
 /// What the state of a move means for a script.
 fn exit(answer: &Value) -> Exit {
     match view::text(answer, "/state") {
@@ -324,6 +339,19 @@ fn report(answer: Value) -> Outcome {
                 "{to} holds {session}.  {from} may still write other sessions: throughline revoke {from}"
             ));
         }
+        "waiting" if view::text(&answer, "/phase") == "rollback" => {
+            page.mark(
+                Mark::Note,
+                format!(
+                    "waiting: {from} does not answer, and may stand still for this move until it hears that it is off. \
+                     Nothing is signed; {from} is still the holder."
+                ),
+            );
+            page.plain(format!(
+                "ask again: throughline move --resume {session}   give {from} up: throughline move --abort {session} \
+                 --source offline"
+            ));
+        }
         "waiting" if view::at(&answer, "/handoff").is_null() => {
             let why = view::text(&answer, "/error/detail");
             page.mark(
@@ -346,7 +374,13 @@ fn report(answer: Value) -> Outcome {
             ));
         }
         state @ ("aborted" | "rolled-back") => {
-            page.mark(Mark::Note, format!("{state}: {from} goes on as if nothing had happened"));
+            page.mark(Mark::Note, format!("{state}: {}", after_taking_back(&answer, &from)));
+            if view::text(&answer, "/from/state") != "active" {
+                page.plain(format!(
+                    "hand over without it: throughline fetch {session}, then throughline move {session} --to PEER \
+                     --source offline"
+                ));
+            }
             let (code, detail) = (view::text(&answer, "/error/code"), view::text(&answer, "/error/detail"));
             if !code.is_empty() {
                 page.mark(Mark::Failed, format!("{code}: {detail}"));
@@ -362,6 +396,7 @@ fn report(answer: Value) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::page::Styles;
 
     #[test]
     fn a_lost_reply_is_no_failure_and_no_success() {
@@ -387,6 +422,22 @@ mod tests {
         // Tools that the target lacks cut nothing off.
         answer["phase"] = "handoff".into();
         assert!(cuts_unseen(&answer, "it cannot run bash").is_none());
+    }
+
+    #[test]
+    fn a_move_that_waits_for_a_dead_server_says_how_it_ends() {
+        let mut answer =
+            json!({"state": "waiting", "phase": "rollback", "session": "S", "from": {"peer": "server-a"}});
+        let text = |answer: &Value| report(answer.clone()).page.render(Styles::plain());
+        let shown = text(&answer);
+        assert!(shown.contains("throughline move --abort S --source offline"), "{shown}");
+        answer["state"] = "aborted".into();
+        answer["from"]["state"] = "unheard".into();
+        let shown = text(&answer);
+        assert!(shown.contains("throughline move S --to PEER --source offline"), "{shown}");
+        assert!(!shown.contains("as if nothing had happened"), "{shown}");
+        answer["from"]["state"] = "active".into();
+        assert!(text(&answer).contains("as if nothing had happened"));
     }
 
     #[test]

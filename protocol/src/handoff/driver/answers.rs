@@ -6,6 +6,7 @@ use crate::code::{Code, Reject};
 use crate::id::{Cid, Epoch, Principal};
 
 use super::super::{Answer, Opening, Point, Receipt, Reply};
+use super::journal::Patience;
 use super::machine::{Driver, Errand, Heard};
 use super::{Confirmation, Origin, Outcome, Output, Phase, View};
 
@@ -262,9 +263,13 @@ impl Driver {
             Phase::Survey => self.conclude_survey(now),
             Phase::Ask => self.conclude_ask(now),
             Phase::RollBack => {
+                let source = match self.journal.patience {
+                    Patience::Waits => Confirmation::Confirmed,
+                    Patience::GivenUp => Confirmation::Unconfirmed,
+                };
                 let outcome = match self.journal.cause.clone() {
-                    Some(cause) => Outcome::RolledBack { cause },
-                    None => Outcome::Aborted,
+                    Some(cause) => Outcome::RolledBack { cause, source },
+                    None => Outcome::Aborted { source },
                 };
                 self.finish(now, outcome);
             }

@@ -14,6 +14,8 @@ pub(super) struct Journal {
     pub(super) plan: Plan,
     pub(super) phase: Phase,
     pub(super) contact: Contact,
+    /// Whether a move that is taken back still waits for the source.
+    pub(super) patience: Patience,
     pub(super) grant: Option<Cid>,
     /// The head that the handoff stands on.
     pub(super) base: Option<Point>,
@@ -60,6 +62,15 @@ impl Contact {
     }
 }
 
+/// Whether the source is waited for, and sent anything, while a move is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Until it has said that the move is over for it.
+    Waits,
+    /// Somebody gave it up. Nothing of this move is sent to it again.
+    GivenUp,
+}
+
 const PHASES: &[(&str, Phase)] = &[
     ("grant", Phase::Grant),
     ("freeze", Phase::Freeze),
@@ -74,6 +85,11 @@ const PHASES: &[(&str, Phase)] = &[
     ("finished", Phase::Finished),
 ];
 
+const PATIENCES: &[(&str, Patience)] = &[("waits", Patience::Waits), ("given-up", Patience::GivenUp)];
+
+const CONFIRMATIONS: &[(&str, Confirmation)] =
+    &[("confirmed", Confirmation::Confirmed), ("unconfirmed", Confirmation::Unconfirmed)];
+
 const CONTACTS: &[(&str, Contact)] = &[
     ("none", Contact::None),
     ("source", Contact::Source),
@@ -81,7 +97,8 @@ const CONTACTS: &[(&str, Contact)] = &[
     ("both", Contact::Both),
 ];
 
-const REQUIRED: &[&str] = &["v", "move", "phase", "epoch", "peers", "source", "target", "contact", "session"];
+const REQUIRED: &[&str] =
+    &["v", "move", "phase", "epoch", "peers", "source", "target", "contact", "session", "patience"];
 const OPTIONAL: &[&str] =
     &["cut", "base", "held", "told", "cause", "grant", "later", "opening", "outcome", "receipt", "server"];
 
@@ -91,6 +108,7 @@ impl Journal {
             plan,
             phase: Phase::Grant,
             contact: Contact::None,
+            patience: Patience::Waits,
             grant: None,
             base: None,
             cut: None,
@@ -116,6 +134,7 @@ impl Journal {
             .with("target", plan.target)
             .with("contact", word_of(CONTACTS, self.contact))
             .with("session", plan.session)
+            .with("patience", word_of(PATIENCES, self.patience))
             .with_some("server", plan.origin.server())
             .with_some("held", plan.held.map(record::point_map))
             .with_some("told", plan.told.map(record::point_map))
@@ -137,6 +156,7 @@ impl Journal {
                 plan: read_plan(&fields)?,
                 phase: fields.need("phase", schema::word(PHASES))?,
                 contact: fields.need("contact", schema::word(CONTACTS))?,
+                patience: fields.need("patience", schema::word(PATIENCES))?,
                 grant: fields.maybe("grant", schema::cap)?,
                 base: fields.maybe("base", record::point)?,
                 cut: fields.maybe("cut", record::point)?,
@@ -160,7 +180,9 @@ impl Journal {
             Phase::Activate | Phase::Retire => self.opening.is_some(),
             Phase::Finished => self.outcome.is_some(),
         };
-        if fits {
+        let waits =
+            matches!(self.phase, Phase::RollBack | Phase::Finished) || self.patience == Patience::Waits;
+        if fits && waits {
             Ok(())
         } else {
             Err(Reject::new(Code::SchemaMissing, "the phase does not fit the journal"))
@@ -203,20 +225,28 @@ fn outcome_map(outcome: &Outcome) -> Map<'_> {
     match outcome {
         Outcome::Done { source: Confirmation::Confirmed } => map.with("word", "done"),
         Outcome::Done { source: Confirmation::Unconfirmed } => map.with("word", "unconfirmed"),
-        Outcome::RolledBack { cause } => map.with("word", "rolled-back").with("cause", cause_map(cause)),
-        Outcome::Aborted => map.with("word", "aborted"),
+        Outcome::RolledBack { cause, source } => map
+            .with("word", "rolled-back")
+            .with("cause", cause_map(cause))
+            .with("source", word_of(CONFIRMATIONS, *source)),
+        Outcome::Aborted { source } => {
+            map.with("word", "aborted").with("source", word_of(CONFIRMATIONS, *source))
+        }
         Outcome::Superseded { epoch } => map.with("word", "superseded").with("epoch", *epoch),
     }
 }
 
 fn read_outcome(map: &Map<'_>) -> Result<Outcome, Reject> {
-    let fields = Fields::closed(map, "outcome", &["word"], &["cause", "epoch"])?;
+    let fields = Fields::closed(map, "outcome", &["word"], &["cause", "epoch", "source"])?;
+    let source = || fields.need("source", schema::word(CONFIRMATIONS));
     let word = fields.need("word", schema::text)?;
     Ok(match word.as_str() {
         "done" => Outcome::Done { source: Confirmation::Confirmed },
         "unconfirmed" => Outcome::Done { source: Confirmation::Unconfirmed },
-        "rolled-back" => Outcome::RolledBack { cause: fields.need("cause", schema::map(read_cause))? },
-        "aborted" => Outcome::Aborted,
+        "rolled-back" => {
+            Outcome::RolledBack { cause: fields.need("cause", schema::map(read_cause))?, source: source()? }
+        }
+        "aborted" => Outcome::Aborted { source: source()? },
         "superseded" => Outcome::Superseded { epoch: fields.need("epoch", schema::epoch)? },
         _ => return Err(Reject::new(Code::SchemaType, "expected the word of an outcome")),
     })

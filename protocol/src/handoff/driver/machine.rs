@@ -7,7 +7,7 @@ use crate::code::{Code, Reject};
 use crate::id::{Principal, Seq};
 
 use super::super::{Limits, Opening, Point, Readiness, Receipt, RequestId, Ticket};
-use super::journal::Journal;
+use super::journal::{Journal, Patience};
 use super::{Confirmation, Input, Message, Origin, Outcome, Output, Phase, Plan, Unsigned, View};
 
 /// What a request asked for, and of whom.
@@ -158,6 +158,12 @@ impl Driver {
         self.journal.cut
     }
 
+    /// Whether the source was given up while the move was taken back: nothing of this move is sent to it again.
+    #[must_use]
+    pub fn gave_up_source(&self) -> bool {
+        self.journal.patience == Patience::GivenUp
+    }
+
     /// Answers to requests that were not asked or are over. For a counter.
     #[must_use]
     pub fn dropped(&self) -> u64 {
@@ -182,19 +188,30 @@ impl Driver {
         [lost, send, idle].into_iter().flatten().min()
     }
 
-    /// Takes the move back, as long as no handoff was signed.
+    /// Takes the move back, as long as no handoff was signed. One that is being taken back is only asked about again.
     ///
     /// # Errors
-    /// `E_MOVE_STATE` once the handoff is signed, or when the move has ended or is being taken back.
+    /// `E_MOVE_STATE` once the handoff is signed, or when the move has ended.
     pub fn abort(&mut self, now: Duration) -> Result<(), Reject> {
         if self.journal.opening.is_some() {
             return Err(Reject::new(Code::MoveState, "the handoff is signed: the move only goes forward"));
         }
-        if self.journal.phase >= Phase::RollBack {
-            return Err(Reject::new(Code::MoveState, "the move is over already"));
+        match self.journal.phase {
+            Phase::Finished => return Err(Reject::new(Code::MoveState, "the move is over already")),
+            Phase::RollBack => self.retry(now),
+            Phase::Grant
+            | Phase::Freeze
+            | Phase::Survey
+            | Phase::Copy
+            | Phase::Prepare
+            | Phase::Ask
+            | Phase::Sign
+            | Phase::Activate
+            | Phase::Retire => {
+                self.journal.cause = None;
+                self.enter(now, Phase::RollBack);
+            }
         }
-        self.journal.cause = None;
-        self.enter(now, Phase::RollBack);
         Ok(())
     }
 
@@ -310,9 +327,9 @@ impl Driver {
                 online.into_iter().chain([plan.target]).chain(plan.peers.iter().copied()).collect()
             }
             Phase::RollBack => {
-                let source = plan.origin.server().filter(|_| self.journal.contact.source());
-                let target = Some(plan.target).filter(|_| self.journal.contact.target());
-                source.into_iter().chain(target).collect()
+                let is_given_up = self.gave_up_source() && plan.origin.server() == Some(plan.target);
+                let target = Some(plan.target).filter(|_| self.journal.contact.target() && !is_given_up);
+                self.thaws().into_iter().chain(target).collect()
             }
             Phase::Grant
             | Phase::Freeze
@@ -430,9 +447,26 @@ impl Driver {
 
     fn leave_source(&mut self, now: Duration) {
         let plan = &mut self.journal.plan;
-        if self.journal.phase == Phase::Freeze {
-            plan.origin = Origin::Offline(plan.origin.server());
-            self.enter(now, Phase::Survey);
+        match self.journal.phase {
+            Phase::Freeze => {
+                plan.origin = Origin::Offline(plan.origin.server());
+                self.enter(now, Phase::Survey);
+            }
+            // The journal holds that it was given up before the move can end, and so before another one begins.
+            Phase::RollBack if !self.source_ended() => {
+                self.journal.patience = Patience::GivenUp;
+                self.enter(now, Phase::RollBack);
+            }
+            Phase::Grant
+            | Phase::Survey
+            | Phase::Copy
+            | Phase::Prepare
+            | Phase::Ask
+            | Phase::Sign
+            | Phase::Activate
+            | Phase::Retire
+            | Phase::RollBack
+            | Phase::Finished => {}
         }
     }
 
@@ -475,9 +509,14 @@ impl Driver {
         }
     }
 
+    /// The source, if it may stand still for this move and was not given up.
+    fn thaws(&self) -> Option<Principal> {
+        let is_asked = self.journal.contact.source() && self.journal.patience == Patience::Waits;
+        self.journal.plan.origin.server().filter(|_| is_asked)
+    }
+
     fn source_ended(&self) -> bool {
-        let source = self.journal.plan.origin.server().filter(|_| self.journal.contact.source());
-        source.is_none_or(|source| self.heard.get(&source) == Some(&Heard::Ended))
+        self.thaws().is_none_or(|source| self.heard.get(&source) == Some(&Heard::Ended))
     }
 
     /// Whether the phase has nothing under way that it would have to wait for.

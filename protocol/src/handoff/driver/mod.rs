@@ -6,12 +6,15 @@
 //!                        any failure, abort                 │ the signed handoff is in the journal:
 //!                              ▼                            ▼ from here it only goes forward
 //!                          RollBack ─▶ Finished(RolledBack | Aborted)
+//!                              │ source given up ─▶ RollBack of the target alone
 //! ```
 //!
 //! It decides which message goes to whom next, and acts on a phase only once the journal holds it: what a crash
 //! leaves behind is resumed by [`Driver::from_bytes`] with the same bytes. It must never send a handoff that the
 //! journal does not hold, and never take a move back once it holds one. Silence is never taken for an answer: before
-//! the handoff it ends the move, after it the driver asks, sends again, and waits.
+//! the handoff it ends the move, after it the driver asks, sends again, and waits. A move that is taken back waits for
+//! the source, which may stand still for it, until a person gives the source up: from then on nothing of this move is
+//! sent to it any more, so that it cannot thaw behind the handoff of a later move.
 //!
 //! Reports about epochs and heads ([`View`]) are what this node verified, not what a peer told.
 
@@ -124,9 +127,14 @@ pub enum Outcome {
     RolledBack {
         /// What failed.
         cause: Reject,
+        /// Whether the source said that it knows. One that was given up may stand still until the next handoff.
+        source: Confirmation,
     },
     /// Somebody asked for it before the handoff was signed; the source holds the session as before.
-    Aborted,
+    Aborted {
+        /// As in [`Outcome::RolledBack`].
+        source: Confirmation,
+    },
     /// The handoff was signed, but another one of a later epoch came after it: that one counts.
     Superseded {
         /// The later epoch.
@@ -141,7 +149,7 @@ impl Outcome {
         match self {
             Outcome::Done { .. } => "done",
             Outcome::RolledBack { .. } => "rolled-back",
-            Outcome::Aborted | Outcome::Superseded { .. } => "aborted",
+            Outcome::Aborted { .. } | Outcome::Superseded { .. } => "aborted",
         }
     }
 }
@@ -288,7 +296,8 @@ pub enum Input {
         /// The verified opening.
         opening: Opening,
     },
-    /// The user does not want to wait for the source.
+    /// The user does not want to wait for the source: before it froze it is left with what it did not replicate; in a
+    /// move that is taken back it is given up. Anywhere else this changes nothing.
     LeaveSource,
     /// The user wants it tried again now.
     Retry,
