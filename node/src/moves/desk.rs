@@ -65,6 +65,9 @@ pub struct Begin {
     pub to: String,
     /// How the present holder is left.
     pub leave: Leave,
+    /// Who is asked for the session first: an alias, a principal or a ticket. None asks everybody who is known, and only about
+    /// a session that is not held here.
+    pub ask: Option<String>,
     /// Whether it begins.
     pub depth: Depth,
 }
@@ -95,10 +98,12 @@ impl Desk {
     /// apart before anybody is asked to freeze: `needs-grant`, with the refusal and the command that helps.
     ///
     /// # Errors
-    /// `E_NOT_FOUND_YET` for a session that is not held here, `E_PEER_UNKNOWN`, `E_MOVE_STATE` while another move of it is not finished,
+    /// `E_NOT_FOUND_YET` for a session that is not held here and that nobody who was asked gives, `E_UNREACHABLE` when the one who
+    /// was named does not answer, `E_PEER_UNKNOWN`, `E_MOVE_STATE` while another move of it is not finished,
     /// `E_SEALED`, `EV_EQUIVOCATION`.
     pub async fn begin(&self, begin: Begin) -> Answer<Value> {
         self.give_up_rollback(&begin).await?;
+        self.find_session(&begin).await?;
         let peers = self.moves.road.peers(&self.node).await;
         self.blocking(Desk::forget_oldest).await?;
         let (begin, desk) = (begin, self.clone());
@@ -136,6 +141,25 @@ impl Desk {
                 self.abort(begin.session, id, Leave::Offline).await.map(drop)
             }
             (Some(_) | None, Leave::Auto | Leave::Offline, Depth::Begin | Depth::DryRun) => Ok(()),
+        }
+    }
+
+    /// A session that is not held here may have been made elsewhere a moment ago: it is fetched before anything is refused. So is
+    /// one that somebody named has, for what is newest there.
+    async fn find_session(&self, begin: &Begin) -> Answer<()> {
+        let session = begin.session;
+        let is_held = self.blocking(move |desk| Ok(desk.node.reader()?.session(session)?.is_some())).await?;
+        match (is_held, &begin.ask, begin.depth) {
+            (true, None, _) | (true, Some(_), Depth::DryRun) => Ok(()),
+            (false, _, Depth::DryRun) => {
+                let what = "this session is not held here, and a dry run fetches nothing";
+                Err(Problem::new(Code::NotFoundYet, what)
+                    .with("session", session.to_string())
+                    .hint(format!("throughline fetch {session}")))
+            }
+            (false, _, Depth::Begin) | (true, Some(_), Depth::Begin) => {
+                self.moves.road.find(&self.node, session, begin.ask.clone()).await
+            }
         }
     }
 

@@ -19,6 +19,7 @@ use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
 use super::drive::until_ended;
 use super::road::{Provider, Road};
 use super::{Asker, facts};
+use crate::api::error::Answer;
 use crate::core::Node;
 use crate::net::{peer_of, principal_of};
 use crate::sync::{self, FetchRequest, HandoffHandler, Network, Use, Wanted};
@@ -100,6 +101,19 @@ impl Road for NetworkRoad {
                 // It answered, with nothing that this node could verify.
                 Err(_) => Ok(None),
             }
+        }
+        .boxed()
+    }
+
+    fn find<'a>(
+        &'a self,
+        node: &'a Node,
+        session: SessionId,
+        from: Option<String>,
+    ) -> BoxFuture<'a, Answer<()>> {
+        async move {
+            let from = from.into_iter().collect();
+            network(node)?.fetch(request(session, from)).await.map(drop)
         }
         .boxed()
     }

@@ -63,3 +63,12 @@ async fn a_move_that_is_taken_back_over_the_network_thaws() {
     assert_eq!(told["state"], "aborted", "{told:#}");
     append(&bench.a, session, "as before").unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_this_node_never_heard_of_is_found_at_a_peer_and_moved() {
+    let bench = Bench::over_network().await;
+    let session = bench.session_known_to_a(2);
+    let told = bench.move_to(session, &bench.b, Leave::Auto).await;
+    assert_eq!((&told["state"], &told["from"]["state"]), (&json!("done"), &json!("retired")), "{told:#}");
+    assert_eq!((&told["from"]["peer"], &told["base"]["seq"]), (&json!("server-a"), &json!(3)));
+}

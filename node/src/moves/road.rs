@@ -6,6 +6,7 @@ use throughline_protocol::handoff::Point;
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
 
+use crate::api::error::Answer;
 use crate::core::Node;
 
 /// Where something is fetched from.
@@ -44,6 +45,17 @@ pub(super) trait Road: Send + Sync + 'static {
         peer: Principal,
         session: SessionId,
     ) -> BoxFuture<'a, Result<Option<Point>, Code>>;
+
+    /// Fetches what `from`, or everybody who is known, has of a session, verifies it and takes it in.
+    ///
+    /// # Errors
+    /// `E_NOT_FOUND_YET` when nobody who was asked has it or gives it, `E_UNREACHABLE`, `E_PEER_UNKNOWN`.
+    fn find<'a>(
+        &'a self,
+        node: &'a Node,
+        session: SessionId,
+        from: Option<String>,
+    ) -> BoxFuture<'a, Answer<()>>;
 
     /// Fetches a session up to `head`, with payloads and files, verifies it and takes it in.
     fn fetch<'a>(

@@ -132,7 +132,18 @@ impl Bench {
         self.session_of(Class::Internal, more)
     }
 
+    /// A session that A alone has.
+    pub(super) fn session_known_to_a(&self, more: usize) -> SessionId {
+        self.make_session(Class::Internal, more)
+    }
+
     pub(super) fn session_of(&self, class: Class, more: usize) -> SessionId {
+        let session = self.make_session(class, more);
+        assert!(copy(&self.a, &self.d, session));
+        session
+    }
+
+    fn make_session(&self, class: Class, more: usize) -> SessionId {
         let request = CreateRequest {
             agent: None,
             title: Some("A session on the move".to_owned()),
@@ -146,7 +157,6 @@ impl Bench {
         for at in 0..more {
             append(&self.a, session, &format!("more {at}")).unwrap();
         }
-        assert!(copy(&self.a, &self.d, session));
         session
     }
 
@@ -183,7 +193,7 @@ impl Bench {
     }
 
     pub(super) async fn begin(&self, session: SessionId, to: &Node, leave: Leave) -> Value {
-        let begin = Begin { session, to: to.principal().to_string(), leave, depth: Depth::Begin };
+        let begin = Begin { session, to: to.principal().to_string(), leave, ask: None, depth: Depth::Begin };
         self.desk().begin(begin).await.unwrap()
     }
 

@@ -128,7 +128,7 @@ async fn a_dry_run_does_nothing() {
     let bench = Bench::new();
     let session = bench.session(1);
     let to = bench.b.principal().to_string();
-    let begin = Begin { session, to, leave: Leave::Auto, depth: Depth::DryRun };
+    let begin = Begin { session, to, leave: Leave::Auto, ask: None, depth: Depth::DryRun };
     let told = bench.desk().begin(begin).await.unwrap();
     assert_eq!((&told["state"], &told["base"]["seq"]), (&json!("planned"), &json!(2)));
     assert_eq!(bench.wires.asked(&bench.a), [""; 0]);
@@ -166,7 +166,7 @@ async fn a_move_that_is_taken_back_leaves_no_trace() {
     let asked = bench.until(&begun, &["needs-handoff"]).await;
     assert_eq!(append(&bench.a, session, "not now"), Err(Code::Frozen));
     let (session, id) = named(&asked);
-    let again = Begin { session, to: "self".to_owned(), leave: Leave::Auto, depth: Depth::Begin };
+    let again = Begin { session, to: "self".to_owned(), leave: Leave::Auto, ask: None, depth: Depth::Begin };
     assert_eq!(bench.desk().begin(again).await.unwrap_err().code(), Code::MoveState);
 
     let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
@@ -381,7 +381,7 @@ async fn a_dead_source_is_given_up_and_never_thaws_behind_the_next_move() {
 
     // Another move waits for it too, and says what to do.
     let to = bench.b.principal().to_string();
-    let auto = Begin { session, to, leave: Leave::Auto, depth: Depth::Begin };
+    let auto = Begin { session, to, leave: Leave::Auto, ask: None, depth: Depth::Begin };
     let refused = bench.desk().begin(auto.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::MoveState);
     assert!(
@@ -420,7 +420,7 @@ async fn a_move_without_the_source_gives_up_the_one_that_waits_for_it() {
     let waits = waits_for_a_dead_source(&bench, session).await;
     let asked_before = bench.wires.asked(&bench.a);
     let to = bench.b.principal().to_string();
-    let dry = Begin { session, to, leave: Leave::Offline, depth: Depth::DryRun };
+    let dry = Begin { session, to, leave: Leave::Offline, ask: None, depth: Depth::DryRun };
     assert_eq!(bench.desk().begin(dry).await.unwrap_err().code(), Code::MoveState);
     let done = bench.move_to(session, &bench.b, Leave::Offline).await;
     assert_eq!((&done["state"], &done["from"]["state"]), (&json!("done"), &json!("unheard")), "{done:#}");
@@ -431,4 +431,50 @@ async fn a_move_without_the_source_gives_up_the_one_that_waits_for_it() {
     bench.wires.revive(&bench.a);
     assert_eq!(append(&bench.a, session, "frozen still"), Err(Code::Frozen));
     assert_eq!(holders(&bench, session), [bench.b.principal()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_not_held_here_is_asked_for_before_it_is_refused() {
+    let bench = Bench::new();
+    let session = bench.session_known_to_a(3);
+    assert!(bench.d.reader().unwrap().session(session).unwrap().is_none());
+    let begin = |ask: Option<String>, depth| Begin {
+        session,
+        to: bench.b.principal().to_string(),
+        leave: Leave::Auto,
+        ask,
+        depth,
+    };
+    // A dry run brings nothing here; who does not have it is no help; what does not exist is refused.
+    let refused = bench.desk().begin(begin(None, Depth::DryRun)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFoundYet);
+    assert_eq!(refused.to_json()["hint"], format!("throughline fetch {session}"));
+    let ask_b = begin(Some(bench.b.principal().to_string()), Depth::Begin);
+    assert_eq!(bench.desk().begin(ask_b).await.unwrap_err().code(), Code::NotFoundYet);
+    assert!(bench.d.reader().unwrap().session(session).unwrap().is_none());
+    let nowhere =
+        Begin { session: SessionId::of_genesis(EntryCid::from_digest([3; 32])), ..begin(None, Depth::Begin) };
+    assert_eq!(bench.desk().begin(nowhere).await.unwrap_err().code(), Code::NotFoundYet);
+
+    let told = bench.move_to(session, &bench.b, Leave::Auto).await;
+    assert_eq!(told["state"], "done", "{told:#}");
+    assert_eq!(holders(&bench, session), [bench.b.principal()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_named_is_asked_for_what_is_newest() {
+    let bench = Bench::new();
+    let session = bench.session(1);
+    append(&bench.a, session, "news").unwrap();
+    let ask = Some(bench.a.principal().to_string());
+    let to = bench.b.principal().to_string();
+    let begun = bench
+        .desk()
+        .begin(Begin { session, to, leave: Leave::Auto, ask, depth: Depth::Begin })
+        .await
+        .unwrap();
+    assert_eq!(row(&bench.d, session).tip, row(&bench.a, session).tip);
+    let asked = bench.until(&begun, &["needs-handoff"]).await;
+    bench.sign(&asked).await;
+    assert_eq!(bench.until(&begun, &["done", "waiting"]).await["state"], "done");
 }

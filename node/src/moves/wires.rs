@@ -17,6 +17,7 @@ use throughline_store::PayloadState;
 
 use super::Asker;
 use super::road::{Provider, Road};
+use crate::api::error::Answer;
 use crate::core::{Arrived, Node};
 
 /// Which step of a move a fault is about.
@@ -124,6 +125,26 @@ impl Road for Wires {
             }
             let tip = there.reader().unwrap().session(session).unwrap().unwrap().tip;
             Ok(Some(Point { cid: tip.cid, seq: tip.seq }))
+        }
+        .boxed()
+    }
+
+    fn find<'a>(
+        &'a self,
+        node: &'a Node,
+        session: SessionId,
+        from: Option<String>,
+    ) -> BoxFuture<'a, Answer<()>> {
+        async move {
+            let named = match from {
+                Some(name) => vec![name.parse().map_err(|_| Code::PeerUnknown)?],
+                None => self.peers(node).await,
+            };
+            let found = named
+                .into_iter()
+                .filter_map(|peer| self.alive(peer))
+                .any(|there| copy(&there, node, session));
+            if found { Ok(()) } else { Err(Code::NotFoundYet.into()) }
         }
         .boxed()
     }

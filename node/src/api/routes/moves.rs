@@ -43,10 +43,12 @@ async fn begin(
     body: Bytes,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let body = input::json(&body)?;
+    let named = input::field::<String>(&body, "source")?.filter(|word| word.parse::<Leave>().is_err());
     let begin = Begin {
         session: input::session(&session)?,
         to: input::need(&body, "to")?,
-        leave: leave(&body)?,
+        leave: if named.is_some() { Leave::Auto } else { leave(&body)? },
+        ask: named,
         depth: match body["dryRun"].as_bool() {
             Some(true) => Depth::DryRun,
             Some(false) => Depth::Begin,

@@ -21,7 +21,7 @@ use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
 use crate::cli::resolve::{self, Peer};
-use crate::cli::{format, view};
+use crate::cli::{format, refusal, view};
 use crate::keys::PassphraseSource;
 use crate::outcome::{self, Exit};
 
@@ -38,8 +38,9 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "P", required_unless_present_any = ["resume", "abort", "status"])]
     pub(crate) to: Option<String>,
     /// `offline` hands over from what is known here, when the old server does not answer; with --abort it gives that
-    /// server up
-    #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "offline"])]
+    /// server up. A peer (alias, principal or ticket) is asked for the session first; without one, everybody who is known
+    /// is asked for a session that is not held here
+    #[arg(long, value_name = "auto|offline|PEER", default_value = "auto")]
     pub(crate) source: String,
     /// Say what would happen, and do nothing
     #[arg(long, requires = "to")]
@@ -69,6 +70,10 @@ struct Drive<'a> {
 
 /// Begins, resumes, aborts or looks.
 pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
+    if args.to.is_none() && !matches!(args.source.as_str(), "auto" | "offline") {
+        let detail = format!("expected --source auto or offline beside this, got {:?}", args.source);
+        return Err(refusal::usage(detail));
+    }
     let api = ctx.api_with_network()?;
     let session = resolve::session(&api, &args.session)?;
     let mut drive = Drive { ctx, api: &api, args, session, owner: None };
