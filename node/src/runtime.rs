@@ -73,8 +73,7 @@ pub async fn serve(dirs: &Dirs, config: &Config, on_ready: impl FnOnce() + Send 
     node.set_serving();
     start_network(&node, NetworkNeed::On).await?;
     moves::attach(&node)?;
-    let tokens = Tokens::open(dirs.run())
-        .map_err(|error| Problem::new(Code::StoreIo, format!("the token files: {error}")))?;
+    let tokens = Tokens::open(dirs.run())?;
     let gate = Arc::new(Gate { hosts: config.api.allowed_hosts.clone(), tokens });
     let app = App::new(node.clone());
     let doors = Doors::new(router(app.clone(), Some(gate)), node.stopping());

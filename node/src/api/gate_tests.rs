@@ -5,7 +5,7 @@ use super::*;
 const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuIGF0IGFsbCE";
 
 fn gate(dir: &std::path::Path) -> Gate {
-    std::fs::write(dir.join("token"), TOKEN).unwrap();
+    crate::keys::write_private(&dir.join("token"), TOKEN).unwrap();
     let hosts = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
     Gate { hosts, tokens: Tokens::open(dir).unwrap() }
 }

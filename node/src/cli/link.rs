@@ -10,6 +10,8 @@ use super::context::Context;
 use super::engine::Engine;
 use crate::api::client::{Call, Client, Endpoint, Reply};
 use crate::api::error::{Answer, Problem};
+use crate::api::token;
+use crate::keys::KeyError;
 use crate::runtime::{self, Guard, NetworkNeed};
 
 /// How long a command waits for another command to let the data directory go.
@@ -139,8 +141,11 @@ fn named(ctx: &Context, url: &str) -> Answer<Endpoint> {
         ));
     }
     let file = ctx.token_file();
-    let token = std::fs::read_to_string(&file).map_err(|error| {
-        Problem::new(Code::ApiToken, format!("expected the API token in {}, got: {error}", file.display()))
+    let token = token::read(&file).map_err(|error| match error {
+        KeyError::Missing { .. } => {
+            Problem::new(Code::ApiToken, format!("expected the API token in {}, got no file", file.display()))
+        }
+        refused => super::refusal::key(refused),
     })?;
-    Ok(Endpoint::Http { authority: address.to_string(), token: token.trim().to_owned() })
+    Ok(Endpoint::Http { authority: address.to_string(), token: token.to_string() })
 }

@@ -112,7 +112,7 @@ impl KeyError {
         }
     }
 
-    pub(super) fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyError {
+    pub(crate) fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyError {
         move |source| KeyError::Io { act, path: path.to_owned(), source }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -47,40 +47,70 @@ impl KeysDir {
 
     /// Reads the key file `name` after all checks.
     pub(super) fn read(&self, name: &str) -> Result<Zeroizing<String>, KeyError> {
-        let path = self.path(name);
-        // NONBLOCK: opening a pipe must come to the check of its kind instead of waiting for a writer.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty()).map_err(|errno| match errno {
-            Errno::LOOP => KeyError::Kind { path: path.clone(), got: "a symbolic link" },
-            Errno::NOENT => KeyError::Missing { path: path.clone() },
-            // What a socket gives.
-            Errno::NXIO => KeyError::Kind { path: path.clone(), got: "another kind of file" },
-            errno => KeyError::io("open", &path)(errno.into()),
-        })?;
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| KeyError::io("examine", &path)(errno.into()))?;
-        check(&stat, &path)?;
-        read_text(fd, &path)
+        read_at(self.fd.as_fd(), name.as_ref(), &self.path(name))
     }
 
     /// Writes a new key file `name`; an existing one stays and is an error.
     pub(super) fn write_new(&self, name: &str, text: &str) -> Result<(), KeyError> {
-        let path = self.path(name);
-        let mut file = tempfile::Builder::new()
-            .prefix(".new-")
-            .permissions(Permissions::from_mode(FILE_MODE))
-            .tempfile_in(&self.path)
-            .map_err(KeyError::io("write", &path))?;
-        file.write_all(text.as_bytes()).map_err(KeyError::io("write", &path))?;
-        file.as_file().sync_all().map_err(KeyError::io("write", &path))?;
-        file.persist_noclobber(&path).map_err(|refused| {
-            if refused.error.kind() == io::ErrorKind::AlreadyExists {
-                KeyError::Exists { path: path.clone() }
-            } else {
-                KeyError::io("write", &path)(refused.error)
-            }
-        })?;
-        rustix::fs::fsync(self.fd.as_fd()).map_err(|errno| KeyError::io("write", &path)(errno.into()))
+        write_at(self.fd.as_fd(), &self.path, &self.path(name), text)
     }
+}
+
+/// Reads a secret that is no key, such as the token of the API, after the checks of a key file: no link, a regular file, of
+/// this user, mode 0600 or stricter. Its directory is not looked at.
+///
+/// # Errors
+/// As for a key file.
+pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<String>, KeyError> {
+    read_at(rustix::fs::CWD, path, path)
+}
+
+/// Writes such a secret, mode 0600, whole or not at all; an existing one stays and is [`KeyError::Exists`].
+///
+/// # Errors
+/// When the disk fails.
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), KeyError> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(parent, flags, Mode::empty());
+    let dir = dir.map_err(|errno| KeyError::io("open", parent)(errno.into()))?;
+    write_at(dir.as_fd(), parent, path, text)
+}
+
+/// Reads `name` below `dir`; `path` is for messages.
+fn read_at(dir: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<Zeroizing<String>, KeyError> {
+    let path = path.to_owned();
+    // NONBLOCK: opening a pipe must come to the check of its kind instead of waiting for a writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::LOOP => KeyError::Kind { path: path.clone(), got: "a symbolic link" },
+        Errno::NOENT => KeyError::Missing { path: path.clone() },
+        // What a socket gives.
+        Errno::NXIO => KeyError::Kind { path: path.clone(), got: "another kind of file" },
+        errno => KeyError::io("open", &path)(errno.into()),
+    })?;
+    let stat = rustix::fs::fstat(&fd).map_err(|errno| KeyError::io("examine", &path)(errno.into()))?;
+    check(&stat, &path)?;
+    read_text(fd, &path)
+}
+
+/// Writes `path`, which lies in `parent`, opened as `dir`.
+fn write_at(dir: BorrowedFd<'_>, parent: &Path, path: &Path, text: &str) -> Result<(), KeyError> {
+    let mut file = tempfile::Builder::new()
+        .prefix(".new-")
+        .permissions(Permissions::from_mode(FILE_MODE))
+        .tempfile_in(parent)
+        .map_err(KeyError::io("write", path))?;
+    file.write_all(text.as_bytes()).map_err(KeyError::io("write", path))?;
+    file.as_file().sync_all().map_err(KeyError::io("write", path))?;
+    file.persist_noclobber(path).map_err(|refused| {
+        if refused.error.kind() == io::ErrorKind::AlreadyExists {
+            KeyError::Exists { path: path.to_owned() }
+        } else {
+            KeyError::io("write", path)(refused.error)
+        }
+    })?;
+    rustix::fs::fsync(dir).map_err(|errno| KeyError::io("write", path)(errno.into()))
 }
 
 /// Refuses what is no regular file, of another user, or open to others.

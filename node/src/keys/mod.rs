@@ -22,6 +22,7 @@ mod tests;
 mod text;
 
 pub use error::KeyError;
+pub(crate) use file::{read_private, write_private};
 pub use node::{FRESH_MARK, KeyOrigin, NodeKeys};
 pub use owner::{OwnerKeyFile, Protection};
 pub use passphrase::{PASSPHRASE_BYTES_MAX, Passphrase, PassphraseError, PassphraseSource};

@@ -10,7 +10,7 @@ use throughline_protocol::code::Code;
 
 use crate::api::client::Client;
 use crate::api::error::{Answer, Problem};
-use crate::api::token::{Scope, Tokens};
+use crate::api::token::{self, Scope, Tokens};
 use crate::cli::context::Context;
 use crate::cli::output::Outcome;
 use crate::cli::page::Page;
@@ -49,7 +49,7 @@ pub(crate) struct CurlArgs {
 pub(crate) fn run(ctx: &Context, command: &ApiCommand) -> Answer<Outcome> {
     match command {
         ApiCommand::Path => path(ctx),
-        ApiCommand::Token(args) => token(ctx, args),
+        ApiCommand::Token(args) => print_token(ctx, args),
         ApiCommand::Openapi => {
             let answer = ctx.api()?.get("/v1/openapi.json")?;
             let mut page = Page::default();
@@ -71,15 +71,14 @@ fn path(ctx: &Context) -> Answer<Outcome> {
 }
 
 /// The token itself is the result here, and nowhere else.
-fn token(ctx: &Context, args: &TokenArgs) -> Answer<Outcome> {
+fn print_token(ctx: &Context, args: &TokenArgs) -> Answer<Outcome> {
     ctx.expect_initialised()?;
     ctx.dirs().create().map_err(refusal::dirs)?;
     let scope = if args.scope == "read" { Scope::Read } else { Scope::Write };
-    let failed = |error: std::io::Error| refusal::input(ctx.dirs().run(), error);
-    let tokens = Tokens::open(ctx.dirs().run()).map_err(failed)?;
+    let tokens = Tokens::open(ctx.dirs().run()).map_err(refusal::key)?;
     let file = tokens.path(scope).ok_or_else(|| Problem::from(Code::Internal))?;
-    let token = std::fs::read_to_string(&file).map_err(|error| refusal::input(&file, error))?;
-    let token = token.trim();
+    let token = token::read(&file).map_err(refusal::key)?;
+    let token = token.as_str();
     let json = json!({"v": 1, "kind": "api-token", "scope": scope.word(), "path": file.display().to_string(), "token": token});
     Ok(Outcome::done(json, Page::of(token)))
 }
