@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+use throughline_protocol::block::sha256;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, SessionId};
 
@@ -226,6 +227,21 @@ impl Reader {
     /// When the database cannot be read.
     pub fn is_guard_trusted(&self) -> Result<bool, StoreError> {
         Ok(counter(&self.txn, meta::GUARD_TRUSTED)? == 1)
+    }
+
+    /// What tells signatures of this data directory since its guard was emptied from all that the node's key signed before: a name
+    /// that no other directory has and that stays until the guard is emptied again. None while the guard is trusted, for then
+    /// there is nothing to be told apart.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn guard_life(&self) -> Result<Option<[u8; 32]>, StoreError> {
+        if self.is_guard_trusted()? {
+            return Ok(None);
+        }
+        let reset = counter(&self.txn, meta::GUARD_RESET_MS)?;
+        let file = lookup(&self.txn, tables::IDENTITY, "file", <[u8]>::to_vec)?.unwrap_or_default();
+        Ok(Some(sha256(&[&reset.to_be_bytes()[..], &file].concat())))
     }
 
     /// How much is held.

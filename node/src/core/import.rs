@@ -17,6 +17,7 @@ use throughline_store::{Scope, Used};
 
 use super::Node;
 use super::import_lines::{feed, file_cid, for_each_line};
+use super::import_lives::Life;
 use super::import_run::Run;
 use crate::api::error::{Answer, Problem};
 
@@ -43,6 +44,8 @@ pub(super) struct Past {
     pub(super) cid: Cid,
     /// The source's own session, then those of its sub-agents.
     pub(super) sessions: Vec<SessionId>,
+    /// The lives that these sessions were begun in, in the same order.
+    pub(super) lives: Vec<Option<Life>>,
 }
 
 impl Node {
@@ -107,6 +110,12 @@ impl Node {
                 sessions: sessions
                     .map(|session| Ok(session.as_str().ok_or_else(damaged)?.parse()?))
                     .collect::<Answer<_>>()?,
+                lives: row["lives"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|life| Life::parse(life.as_str()?))
+                    .collect(),
             });
         }
     }

@@ -2,27 +2,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use throughline_protocol::block::sha256;
+use throughline_protocol::block::{Signed, sha256};
 use throughline_protocol::build;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::{Authority, Body, Entry};
 use throughline_protocol::fork::{Controls, Holds};
 use throughline_protocol::id::{AgentIri, Cid, EntryCid, Principal, Seq, SessionId};
-use throughline_protocol::payload::{ImportSalts, Payload, Salt};
+use throughline_protocol::payload::{Payload, Salt};
 use throughline_protocol::transcript::import::{
     Assembled, CLAUDE_CODE, ClaudeCode, Draft, DraftId, Options, Report, SessionKey, Signing,
 };
 use throughline_protocol::verify::{Ancestry as _, Prechecked, Pushed, Verifier};
 use throughline_store::{AdoptOptions, GuardUse, Idempotency, PayloadState, PutAnswer, Scope};
+use zeroize::Zeroizing;
 
 use super::append::Held;
 use super::base::{next_place, standing};
 use super::controls::{controls_of, grant_of};
 use super::import::{ImportRequest, Past};
 use super::import_lines::{feed, file_cid, for_each_chunk, for_each_line};
+use super::import_lives::{Life, Lives};
 use super::scene::from_store;
 use super::seal_up::links_of;
 use super::{Node, now, shape, summary};
@@ -57,7 +60,9 @@ pub(super) struct Run<'n> {
     agent: AgentIri,
     controls: Controls,
     authority: Authority,
-    salts: ImportSalts,
+    lives: Lives,
+    /// Sessions that the source would have become under the first salts, and may have become in an earlier life of the data directory.
+    elsewhere: Vec<SessionId>,
     importer: ClaudeCode,
     writing: BTreeMap<SessionKey, Writing>,
     entries: BTreeMap<DraftId, EntryCid>,
@@ -84,7 +89,8 @@ impl<'n> Run<'n> {
             controls,
             authority,
             agent,
-            salts: ImportSalts::new(&node.key().seed()),
+            lives: Lives::new(Zeroizing::new(*node.key().seed()), reader.guard_life()?.map(Life::new)),
+            elsewhere: Vec::new(),
             importer: ClaudeCode::new(Options { file_stem: stem, ..Options::default() }),
             writing: BTreeMap::new(),
             entries: BTreeMap::new(),
@@ -97,17 +103,23 @@ impl<'n> Run<'n> {
     pub(super) fn repeat(&mut self, spool: &Path, past: &[Past]) -> Answer<u64> {
         let Some(newest) = past.last() else { return Ok(0) };
         let mut next_offset = 0;
+        for (number, life) in (0..).zip(&newest.lives) {
+            if let Some(life) = life {
+                self.lives.put(SessionKey::numbered(number), *life);
+            }
+        }
         let mut earlier: BTreeMap<SessionKey, Vec<(Salt, DraftId)>> = BTreeMap::new();
         for segment in past {
-            let mut note = |salts: &ImportSalts, draft: &Draft| {
-                earlier.entry(draft.id.session).or_default().push((draft.salt(salts), draft.id));
+            let mut note = |lives: &Lives, draft: &Draft| {
+                let salt = draft.salt(lives.salts(draft.id.session));
+                earlier.entry(draft.id.session).or_default().push((salt, draft.id));
             };
             for_each_line(spool, segment.offset, segment.offset + segment.length, |line| {
-                feed(&mut self.importer, line).iter().for_each(|draft| note(&self.salts, draft));
+                feed(&mut self.importer, line).iter().for_each(|draft| note(&self.lives, draft));
                 Ok(true)
             })?;
             let (last, report) = self.importer.end_segment();
-            last.iter().for_each(|draft| note(&self.salts, draft));
+            last.iter().for_each(|draft| note(&self.lives, draft));
             next_offset = report.next_offset;
         }
         for ((key, drafts), session) in earlier.into_iter().zip(newest.sessions.iter().copied()) {
@@ -175,10 +187,41 @@ impl<'n> Run<'n> {
         if self.is_written(draft) {
             return Ok(());
         }
+        let (mut signed, mut payload) = self.sign(draft, file)?;
+        if !self.writing.contains_key(&key) {
+            let session = SessionId::of_genesis(signed.cid());
+            let is_held = |session| Ok::<_, Problem>(self.node.reader()?.session(session)?.is_some());
+            let mut is_known = is_held(session)?;
+            if !is_known && self.lives.begins_anew(key) {
+                // What was signed under the first salts is dropped here, and never leaves.
+                self.elsewhere.push(session);
+                (signed, payload) = self.sign(draft, file)?;
+                is_known = is_held(SessionId::of_genesis(signed.cid()))?;
+            }
+            let session = SessionId::of_genesis(signed.cid());
+            if is_known {
+                // An earlier run was cut off after it had begun this session.
+                self.go_on(key, session)?;
+                self.entries.insert(draft.id, signed.cid());
+                return Ok(());
+            }
+            self.writing.insert(key, Writing::new(session, Verifier::begin(self.controls.clone())));
+        }
+        let (cid, kind) = (signed.cid(), kind_word(&signed.value().body));
+        self.put_blobs(draft)?;
+        self.put(key, Prechecked::of(signed, Some(payload))?)?;
+        *self.counts.entry(kind).or_default() += 1;
+        self.entries.insert(draft.id, cid);
+        Ok(())
+    }
+
+    /// The entry of a draft after the tip of its session, and its payload.
+    fn sign(&self, draft: &Draft, file: Cid) -> Answer<(Signed<Entry>, Arc<[u8]>)> {
+        let key = draft.id.session;
         let entries = &self.entries;
         let Assembled { mut body, payload, salt, ts, .. } = draft.assemble(&Signing {
             agent: &self.agent,
-            salts: &self.salts,
+            salts: self.lives.salts(key),
             file,
             entry: &|id| entries.get(&id).copied(),
             agent_session: &|_| None,
@@ -198,29 +241,13 @@ impl<'n> Run<'n> {
             payload: Some(named),
             ext: None,
         };
-        let signed = build::sign(entry, self.node.key())?;
-        let (cid, kind) = (signed.cid(), kind_word(&signed.value().body));
-        if !self.writing.contains_key(&key) {
-            let session = SessionId::of_genesis(cid);
-            if self.node.reader()?.session(session)?.is_some() {
-                // An earlier run was cut off after it had begun this session.
-                self.go_on(key, session)?;
-                self.entries.insert(draft.id, cid);
-                return Ok(());
-            }
-            self.writing.insert(key, Writing::new(session, Verifier::begin(self.controls.clone())));
-        }
-        self.put_blobs(draft)?;
-        self.put(key, Prechecked::of(signed, Some(bytes.into()))?)?;
-        *self.counts.entry(kind).or_default() += 1;
-        self.entries.insert(draft.id, cid);
-        Ok(())
+        Ok((build::sign(entry, self.node.key())?, bytes.into()))
     }
 
     /// Whether a draft's entry is on the chain: then only the draft's id is noted.
     fn is_written(&mut self, draft: &Draft) -> bool {
         let Some(writing) = self.writing.get(&draft.id.session) else { return false };
-        let held = writing.held.get(&draft.salt(&self.salts)).copied();
+        let held = writing.held.get(&draft.salt(self.lives.salts(draft.id.session))).copied();
         if let Some(cid) = held {
             self.entries.insert(draft.id, cid);
         }
@@ -258,6 +285,8 @@ impl<'n> Run<'n> {
         let is_empty = done["length"] == 0;
         let sessions = self.writing.values().map(|writing| writing.session.to_string());
         done["sessions"] = sessions.collect::<Vec<_>>().into();
+        let lives = self.writing.keys().map(|key| self.lives.of(*key).map(|life| life.to_string()));
+        done["lives"] = lives.collect::<Vec<_>>().into();
         let record = Idempotency {
             scope: Scope::Node,
             request: sha256(record.as_bytes()),
@@ -353,6 +382,7 @@ impl<'n> Run<'n> {
                 "path": self.request.path, "format": CLAUDE_CODE, "version": report.version,
                 "fileCid": file.to_string(), "lines": report.tally.total(),
                 "session": session.to_string(), "head": head, "created": created,
+                "elsewhere": self.elsewhere.iter().map(SessionId::to_string).collect::<Vec<_>>(),
                 "entries": counts, "attachments": self.attachments.len(), "subSessions": sub_sessions,
                 "tally": {
                     "carried": report.tally.carried, "joined": report.tally.joined, "raw": report.tally.raw,

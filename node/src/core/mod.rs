@@ -18,6 +18,7 @@ mod extend;
 mod files;
 mod import;
 mod import_lines;
+mod import_lives;
 mod import_run;
 mod may;
 mod preview;

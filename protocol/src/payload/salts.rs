@@ -31,12 +31,23 @@ impl ImportSalts {
     /// Of the node with this key seed: HKDF-SHA-256, no salt, info `throughline/import/1`.
     #[must_use]
     pub fn new(node_seed: &[u8; 32]) -> Self {
+        ImportSalts::with_info(node_seed, INFO)
+    }
+
+    /// Of the node with this key seed in a later life of its data directory: the 32 bytes that name the life follow the info. What
+    /// is imported then is never taken for what the same key signed before.
+    #[must_use]
+    pub fn of_life(node_seed: &[u8; 32], life: &[u8; 32]) -> Self {
+        ImportSalts::with_info(node_seed, &[INFO, life].concat())
+    }
+
+    fn with_info(node_seed: &[u8; 32], info: &[u8]) -> Self {
         let mut key = Zeroizing::new([0; 64]);
         #[expect(
             clippy::expect_used,
             reason = "the one error is an output of more than 255 blocks; this is one"
         )]
-        Hkdf::<Sha256>::new(None, node_seed).expand(INFO, &mut key[..32]).expect("one block of output");
+        Hkdf::<Sha256>::new(None, node_seed).expand(info, &mut key[..32]).expect("one block of output");
         ImportSalts { key }
     }
 

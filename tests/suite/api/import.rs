@@ -4,7 +4,9 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use throughline_examples::{CLAUDE_CODE, CLAUDE_CODE_EXPECTED, HALF_LINE};
 use throughline_node::api::client::Call;
-use throughline_protocol::control::Role;
+use throughline_protocol::block::Signed;
+use throughline_protocol::control::{Control, Role};
+use throughline_protocol::sign::VerifyingKeys;
 
 use super::home::{Home, of};
 
@@ -219,4 +221,55 @@ async fn what_is_no_transcript_is_refused() {
     assert_eq!(shown["anchoredThrough"], shown["tip"]["seq"]);
     let call = Call::body(Method::POST, PATH, "application/jsonl", CLAUDE_CODE.to_vec());
     assert_eq!(server.told(call).await.1["anchored"], true);
+}
+
+/// A home whose store is gone, with the very grants that it had.
+fn lost_and_granted_again(home: Home) -> Home {
+    let mut keys = VerifyingKeys::default();
+    let held = home.node.reader().unwrap().controls_of_owner(home.owner.principal()).unwrap();
+    let controls =
+        held.into_iter().map(|bytes| Signed::<Control>::check(bytes, &mut keys).unwrap()).collect();
+    let home = home.without_store();
+    home.node.take_controls(controls).unwrap();
+    home
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_have_been_signed_in_another_life_is_not_signed_again() {
+    let lines: Vec<&[u8]> = CLAUDE_CODE.split_inclusive(|byte| *byte == b'\n').collect();
+    let home = Home::new().await;
+    let made = import(&home, CLAUDE_CODE).await;
+    assert_eq!(made["sources"][0]["elsewhere"], json!([]));
+    let session = of(&made["sources"][0], "session");
+
+    // The disk is lost, the keys are kept and the grants are fetched again: under the first salts every byte would be the
+    // same. Whatever this key signed after the import, nobody here knows.
+    let home = lost_and_granted_again(home);
+    let dry =
+        home.send(&format!("{PATH}&dryRun=1"), "application/jsonl", CLAUDE_CODE.to_vec()).await.unwrap();
+    let again = import(&home, CLAUDE_CODE).await;
+    let other = of(&again["sources"][0], "session");
+    assert_ne!(other, session, "another session, so no entry stands beside one that was signed before");
+    assert_eq!(of(&dry["sources"][0], "session"), other);
+    let elsewhere: Vec<&str> =
+        again["sources"][0]["elsewhere"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
+    assert!(elsewhere.contains(&session.as_str()), "{elsewhere:?}");
+    let subs = |made: &Value| made["sources"][0]["subSessions"].as_array().unwrap().clone();
+    assert!(!subs(&again).is_empty());
+    assert!(subs(&again).iter().all(|sub| !subs(&made).contains(sub)));
+    assert_eq!(home.verdict(&other).await, "valid");
+    // Here it is remembered as any import is, and goes on as the file grows.
+    let after = held(&home);
+    let third = import(&home, CLAUDE_CODE).await;
+    assert_eq!((of(&third["sources"][0], "session"), held(&home)), (other.clone(), after));
+
+    // A file that grew since is no fork either.
+    let home = Home::new().await;
+    let made = import(&home, &lines[..40].concat()).await;
+    let home = lost_and_granted_again(home);
+    let grown = import(&home, &lines[..60].concat()).await;
+    assert_ne!(of(&grown["sources"][0], "session"), of(&made["sources"][0], "session"));
+    let whole = import(&home, CLAUDE_CODE).await;
+    assert_eq!(of(&whole["sources"][0], "session"), of(&grown["sources"][0], "session"));
+    assert_eq!(home.verdict(&of(&whole["sources"][0], "session")).await, "valid");
 }

@@ -154,6 +154,16 @@ fn describe(page: &mut Page, source: &Value) {
         let entries = format::count(total, "entry", "entries");
         page.mark(Mark::Done, format!("{session}  {entries}: {}   {files}", kinds.join(", ")));
     }
+    for earlier in view::items(source, "/elsewhere").iter().filter_map(Value::as_str) {
+        page.mark(
+            Mark::Note,
+            format!(
+                "this data directory is a copy, was restored or is younger than its key: if the file was imported before, it is \
+                 {0} elsewhere (throughline fetch {0}); here it begins a session of its own",
+                format::short(earlier)
+            ),
+        );
+    }
     for line in view::items(source, "/skipped") {
         let kept = format::short(view::text(line, "/rawCid"));
         let (number, detail) = (view::number(line, "/line"), view::text(line, "/detail"));

@@ -15,6 +15,12 @@ impl SessionKey {
     /// The source's own session.
     pub const MAIN: SessionKey = SessionKey(0);
 
+    /// The session with this number.
+    #[must_use]
+    pub fn numbered(number: u32) -> Self {
+        SessionKey(number)
+    }
+
     /// Its number.
     #[must_use]
     pub fn number(self) -> u32 {
