@@ -5,6 +5,7 @@
 //! the owner key; the node never sees it. Nothing is opened, and no runtime is built, before the line is parsed.
 
 mod args;
+mod beside;
 mod commands;
 mod context;
 mod dag_json;

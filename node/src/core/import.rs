@@ -5,20 +5,21 @@
 //! over a file that grew repeats the earlier segments without writing and goes on after them. A draft whose salt is on the chain
 //! is there already, so a run that was cut off is simply run again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use throughline_protocol::block::sha256;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Class;
 use throughline_protocol::id::{AgentIri, Cid, ScopePath, SessionId};
-use throughline_protocol::transcript::import::{CLAUDE_CODE, ClaudeCode, Options};
+use throughline_protocol::transcript::import::{CLAUDE_CODE, ClaudeCode, Options, SourceRole};
 use throughline_store::{Scope, Used};
 
 use super::Node;
+use super::import_agents::{AgentName, Agents, Context};
 use super::import_lines::{feed, file_cid, for_each_line};
 use super::import_lives::Life;
-use super::import_run::Run;
+use super::import_run::{Imported, Run, Source};
 use crate::api::error::{Answer, Problem};
 
 /// Sources of one session id that are told apart.
@@ -35,6 +36,8 @@ pub struct ImportRequest {
     pub class: Class,
     /// Do everything but store.
     pub dry_run: bool,
+    /// Files of sub-agents that lie beside the source, by their names; see [`super::check_sub_agents`].
+    pub sub_agents: Vec<(AgentName, PathBuf)>,
 }
 
 /// A segment that was imported before.
@@ -49,7 +52,7 @@ pub(super) struct Past {
 }
 
 impl Node {
-    /// Imports a Claude Code transcript that lies in `spool`.
+    /// Imports a Claude Code transcript that lies in `spool`, and the sub-agents that come with it.
     ///
     /// # Errors
     /// `E_INPUT_FORMAT` when nothing in it is a transcript, or when the part that was imported before has changed; `E_CAP_MISSING` without a
@@ -63,15 +66,52 @@ impl Node {
         let stem = Path::new(&request.path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
         // Two imports of one source would write the same entries at the same time.
         let _importing = self.import_turn();
-        let (source, past) = self.known_source(spool, &source_id(spool, stem.clone())?)?;
-        let mut run = Run::begin(self, request, agent, owner, stem)?;
-        let offset = run.repeat(spool, &past)?;
-        run.new_segment(spool, offset, &segment_key(&source, past.len()))
+        let context = Context { node: self, request, agent, owner, stem };
+        let mut agents = Agents::new(&context);
+        let source =
+            Source { path: request.path.clone(), agent: None, parent: None, role: SourceRole::Session };
+        let main = Run::import(&context, source, spool, &mut agents)?;
+        let (others, lost) = agents.into_report();
+        self.answer_of(request, main, others, lost)
+    }
+
+    /// The answer to an import: the transcript first, then each sub-agent's file.
+    fn answer_of(
+        &self,
+        request: &ImportRequest,
+        main: Imported,
+        others: Vec<Imported>,
+        lost: Vec<Value>,
+    ) -> Answer<Value> {
+        let (session, created) = (main.session, main.created);
+        let written = main.written + others.iter().map(|other| other.written).sum::<u64>();
+        let stored = !request.dry_run;
+        let anchor = if stored && written > 0 { Some(self.anchor_facts(session)?) } else { None };
+        let mut anchored = stored;
+        for source in std::iter::once(&main).chain(&others).filter(|_| stored) {
+            anchored &= source.anchored || (source.written == 0 && self.is_anchored(source.session)?);
+        }
+        let mut first = main.told;
+        if let Some(subs) = first["subSessions"].as_array_mut() {
+            subs.extend(others.iter().map(|other| Value::from(other.session.to_string())));
+        }
+        let sources: Vec<Value> =
+            std::iter::once(first).chain(others.into_iter().map(|other| other.told)).collect();
+        Ok(json!({
+            "v": 1, "kind": "import", "sources": sources, "lost": lost,
+            "created": created, "anchored": anchored,
+            "signedBy": self.principal().to_string(), "dryRun": request.dry_run, "anchor": anchor,
+        }))
+    }
+
+    fn is_anchored(&self, session: SessionId) -> Answer<bool> {
+        let row = self.reader()?.session(session)?;
+        Ok(row.is_some_and(|row| row.summary.anchored_through.is_some()))
     }
 
     /// The record of this very source. Files that carry one session id and begin differently are different sources: a copy
     /// that was edited never mixes with what was imported before.
-    fn known_source(&self, spool: &Path, id: &str) -> Answer<(String, Vec<Past>)> {
+    pub(super) fn known_source(&self, spool: &Path, id: &str) -> Answer<(String, Vec<Past>)> {
         for variant in 0..VARIANTS_MAX {
             let source = if variant == 0 { id.to_owned() } else { format!("{id}#{variant}") };
             let past = self.past(&source)?;
@@ -122,13 +162,13 @@ impl Node {
 }
 
 /// The idempotency key of a source's n-th segment.
-fn segment_key(source: &str, number: usize) -> String {
+pub(super) fn segment_key(source: &str, number: usize) -> String {
     format!("import:{CLAUDE_CODE}:{source}:{number}")
 }
 
 /// The source's own id of the session: what the importer puts on its first draft.
-fn source_id(spool: &Path, stem: Option<String>) -> Answer<String> {
-    let mut importer = ClaudeCode::new(Options { file_stem: stem, ..Options::default() });
+pub(super) fn source_id(spool: &Path, options: Options) -> Answer<String> {
+    let mut importer = ClaudeCode::new(options);
     let mut first = None;
     for_each_line(spool, 0, u64::MAX, |line| {
         first = feed(&mut importer, line).into_iter().next();

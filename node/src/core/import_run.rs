@@ -9,12 +9,13 @@ use throughline_protocol::block::{Signed, sha256};
 use throughline_protocol::build;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
-use throughline_protocol::entry::{Authority, Body, Entry};
+use throughline_protocol::entry::{Authority, Body, Entry, Parent};
 use throughline_protocol::fork::{Controls, Holds};
-use throughline_protocol::id::{AgentIri, Cid, EntryCid, Principal, Seq, SessionId};
+use throughline_protocol::id::{AgentIri, Cid, EntryCid, Seq, SessionId};
 use throughline_protocol::payload::{Payload, Salt};
 use throughline_protocol::transcript::import::{
-    Assembled, CLAUDE_CODE, ClaudeCode, Draft, DraftId, Options, Report, SessionKey, Signing,
+    Assembled, CLAUDE_CODE, Child, ClaudeCode, Draft, DraftBody, DraftId, Options, Report, SessionKey,
+    Signing, SourceRole,
 };
 use throughline_protocol::verify::{Ancestry as _, Prechecked, Pushed, Verifier};
 use throughline_store::{AdoptOptions, GuardUse, Idempotency, PayloadState, PutAnswer, Scope};
@@ -23,7 +24,8 @@ use zeroize::Zeroizing;
 use super::append::Held;
 use super::base::{next_place, standing};
 use super::controls::{controls_of, grant_of};
-use super::import::{ImportRequest, Past};
+use super::import::{ImportRequest, Past, segment_key, source_id};
+use super::import_agents::{AgentName, Agents, Context};
 use super::import_lines::{feed, file_cid, for_each_chunk, for_each_line};
 use super::import_lives::{Life, Lives};
 use super::scene::from_store;
@@ -53,10 +55,32 @@ impl Writing {
     }
 }
 
+/// A file that is imported.
+pub(super) struct Source {
+    /// Where it came from, for the answer.
+    pub(super) path: String,
+    /// The sub-agent whose it is; none is the transcript itself.
+    pub(super) agent: Option<AgentName>,
+    /// The response that started the sub-agent, as far as known when its session begins.
+    pub(super) parent: Option<Parent>,
+    pub(super) role: SourceRole,
+}
+
+/// What a source became.
+pub(super) struct Imported {
+    pub(super) session: SessionId,
+    pub(super) created: bool,
+    pub(super) written: u64,
+    pub(super) anchored: bool,
+    /// The element of `sources` in the answer.
+    pub(super) told: Value,
+}
+
 /// One run over one source.
 pub(super) struct Run<'n> {
     node: &'n Node,
     request: &'n ImportRequest,
+    source: Source,
     agent: AgentIri,
     controls: Controls,
     authority: Authority,
@@ -68,16 +92,28 @@ pub(super) struct Run<'n> {
     entries: BTreeMap<DraftId, EntryCid>,
     counts: BTreeMap<&'static str, u64>,
     attachments: BTreeSet<Cid>,
+    /// The responses whose calls started sub-agents with files of their own.
+    starts: BTreeMap<String, DraftId>,
 }
 
 impl<'n> Run<'n> {
-    pub(super) fn begin(
-        node: &'n Node,
-        request: &'n ImportRequest,
-        agent: AgentIri,
-        owner: Principal,
-        stem: Option<String>,
-    ) -> Answer<Self> {
+    /// Imports a source: repeats what was imported of it before, then takes what is new.
+    pub(super) fn import(
+        context: &Context<'n>,
+        source: Source,
+        spool: &Path,
+        agents: &mut Agents<'_, '_>,
+    ) -> Answer<Imported> {
+        let options = Options { file_stem: context.stem.clone(), role: source.role.clone() };
+        let (id, past) = context.node.known_source(spool, &source_id(spool, options.clone())?)?;
+        let mut run = Run::begin(context, source, options)?;
+        let offset = run.repeat(spool, &past, agents)?;
+        run.new_segment(spool, offset, &segment_key(&id, past.len()), agents)
+    }
+
+    fn begin(context: &Context<'n>, source: Source, options: Options) -> Answer<Self> {
+        let Context { node, request, agent, owner, .. } = context;
+        let (node, owner, agent) = (*node, *owner, agent.clone());
         let reader = node.reader()?;
         let controls = controls_of(&reader, owner, None)?;
         let probe = SessionId::of_genesis(EntryCid::from_digest([0; 32]));
@@ -91,16 +127,18 @@ impl<'n> Run<'n> {
             agent,
             lives: Lives::new(Zeroizing::new(*node.key().seed()), reader.guard_life()?.map(Life::new)),
             elsewhere: Vec::new(),
-            importer: ClaudeCode::new(Options { file_stem: stem, ..Options::default() }),
+            source,
+            importer: ClaudeCode::new(options),
             writing: BTreeMap::new(),
             entries: BTreeMap::new(),
             counts: BTreeMap::new(),
             attachments: BTreeSet::new(),
+            starts: BTreeMap::new(),
         })
     }
 
     /// Feeds the earlier segments again; what comes out is only remembered. Gives where the next segment begins.
-    pub(super) fn repeat(&mut self, spool: &Path, past: &[Past]) -> Answer<u64> {
+    fn repeat(&mut self, spool: &Path, past: &[Past], agents: &Agents<'_, '_>) -> Answer<u64> {
         let Some(newest) = past.last() else { return Ok(0) };
         let mut next_offset = 0;
         for (number, life) in (0..).zip(&newest.lives) {
@@ -113,6 +151,9 @@ impl<'n> Run<'n> {
             let mut note = |lives: &Lives, draft: &Draft| {
                 let salt = draft.salt(lives.salts(draft.id.session));
                 earlier.entry(draft.id.session).or_default().push((salt, draft.id));
+                if let Some((name, response)) = started(draft).filter(|(name, _)| agents.knows(name)) {
+                    self.starts.insert(name.to_owned(), response);
+                }
             };
             for_each_line(spool, segment.offset, segment.offset + segment.length, |line| {
                 feed(&mut self.importer, line).iter().for_each(|draft| note(&self.lives, draft));
@@ -149,18 +190,24 @@ impl<'n> Run<'n> {
     }
 
     /// Imports what lies after the earlier segments. `record` is the key under which the run is remembered.
-    pub(super) fn new_segment(mut self, spool: &Path, offset: u64, record: &str) -> Answer<Value> {
+    fn new_segment(
+        mut self,
+        spool: &Path,
+        offset: u64,
+        record: &str,
+        agents: &mut Agents<'_, '_>,
+    ) -> Answer<Imported> {
         let end = std::fs::metadata(spool).map_or(0, |meta| meta.len());
         let (file, length) = self.store_segment(spool, offset, end)?;
         for_each_line(spool, offset, end, |line| {
             for draft in feed(&mut self.importer, line) {
-                self.write(&draft, file)?;
+                self.write(&draft, file, agents)?;
             }
             Ok(true)
         })?;
         let (last, report) = self.importer.end_segment();
         for draft in last {
-            self.write(&draft, file)?;
+            self.write(&draft, file, agents)?;
         }
         let main = self.writing.get(&SessionKey::MAIN).map(|writing| writing.session).ok_or_else(|| {
             Problem::new(Code::InputFormat, "expected a Claude Code transcript, found no message in it")
@@ -168,8 +215,12 @@ impl<'n> Run<'n> {
         self.flush_all(record, json!({"offset": offset, "length": length, "cid": file.to_string()}))?;
         let written: u64 = self.writing.values().map(|writing| writing.written).sum();
         let anchored = written > 0 && !self.request.dry_run && self.anchor_all()?;
-        let done = Done { main, created: offset == 0 && written > 0, written, anchored, file };
-        self.answer(&done, &report)
+        if self.source.agent.is_none() {
+            agents.finish(|name| self.parent_at(*self.starts.get(name.as_str())?))?;
+        }
+        let created = offset == 0 && written > 0;
+        let told = self.told(main, created, file, &report);
+        Ok(Imported { session: main, created, written, anchored, told })
     }
 
     fn store_segment(&self, spool: &Path, offset: u64, end: u64) -> Answer<(Cid, u64)> {
@@ -182,12 +233,16 @@ impl<'n> Run<'n> {
     }
 
     /// Signs one draft on its session's chain, unless it is there.
-    fn write(&mut self, draft: &Draft, file: Cid) -> Answer<()> {
+    fn write(&mut self, draft: &Draft, file: Cid, agents: &mut Agents<'_, '_>) -> Answer<()> {
         let key = draft.id.session;
+        let child = match started(draft) {
+            Some((name, response)) => agents.session(name, self.parent_at(response))?,
+            None => None,
+        };
         if self.is_written(draft) {
             return Ok(());
         }
-        let (mut signed, mut payload) = self.sign(draft, file)?;
+        let (mut signed, mut payload) = self.sign(draft, file, child)?;
         if !self.writing.contains_key(&key) {
             let session = SessionId::of_genesis(signed.cid());
             let is_held = |session| Ok::<_, Problem>(self.node.reader()?.session(session)?.is_some());
@@ -195,7 +250,7 @@ impl<'n> Run<'n> {
             if !is_known && self.lives.begins_anew(key) {
                 // What was signed under the first salts is dropped here, and never leaves.
                 self.elsewhere.push(session);
-                (signed, payload) = self.sign(draft, file)?;
+                (signed, payload) = self.sign(draft, file, child)?;
                 is_known = is_held(SessionId::of_genesis(signed.cid()))?;
             }
             let session = SessionId::of_genesis(signed.cid());
@@ -216,7 +271,7 @@ impl<'n> Run<'n> {
     }
 
     /// The entry of a draft after the tip of its session, and its payload.
-    fn sign(&self, draft: &Draft, file: Cid) -> Answer<(Signed<Entry>, Arc<[u8]>)> {
+    fn sign(&self, draft: &Draft, file: Cid, child: Option<EntryCid>) -> Answer<(Signed<Entry>, Arc<[u8]>)> {
         let key = draft.id.session;
         let entries = &self.entries;
         let Assembled { mut body, payload, salt, ts, .. } = draft.assemble(&Signing {
@@ -224,7 +279,7 @@ impl<'n> Run<'n> {
             salts: self.lives.salts(key),
             file,
             entry: &|id| entries.get(&id).copied(),
-            agent_session: &|_| None,
+            agent_session: &|_| child,
         })?;
         if let Body::Genesis(genesis) = &mut body {
             genesis.class = self.request.class;
@@ -242,6 +297,12 @@ impl<'n> Run<'n> {
             ext: None,
         };
         Ok((build::sign(entry, self.node.key())?, bytes.into()))
+    }
+
+    /// Where a sub-agent was started, once the response is on its chain.
+    fn parent_at(&self, response: DraftId) -> Option<Parent> {
+        let session = self.writing.get(&response.session)?.session;
+        Some(Parent { session: session.genesis(), entry: *self.entries.get(&response)? })
     }
 
     /// Whether a draft's entry is on the chain: then only the draft's id is noted.
@@ -355,8 +416,8 @@ impl<'n> Run<'n> {
         Ok(all)
     }
 
-    fn answer(&self, done: &Done, report: &Report) -> Answer<Value> {
-        let Done { main: session, created, written, anchored, file } = *done;
+    /// The element of `sources` in the answer.
+    fn told(&self, session: SessionId, created: bool, file: Cid, report: &Report) -> Value {
         let main = self.writing.get(&SessionKey::MAIN).and_then(|writing| writing.verifier.state());
         let head = main.map(|state| shape::mark(&state.tip()));
         let sub_sessions: Vec<String> = self
@@ -367,19 +428,13 @@ impl<'n> Run<'n> {
             .collect();
         let counts: serde_json::Map<String, Value> =
             self.counts.iter().map(|(kind, count)| ((*kind).to_owned(), (*count).into())).collect();
-        let stored = !self.request.dry_run;
-        let anchor = if stored && written > 0 { Some(self.node.anchor_facts(session)?) } else { None };
-        let was_anchored = stored
-            && written == 0
-            && self
-                .node
-                .reader()?
-                .session(session)?
-                .is_some_and(|row| row.summary.anchored_through.is_some());
-        Ok(json!({
-            "v": 1, "kind": "import",
-            "sources": [{
-                "path": self.request.path, "format": CLAUDE_CODE, "version": report.version,
+        let parent = self
+            .source
+            .parent
+            .map(|parent| json!({"session": parent.session.to_string(), "entry": parent.entry.to_string()}));
+        json!({
+                "path": self.source.path, "agent": self.source.agent.as_ref().map(AgentName::as_str), "parent": parent,
+                "format": CLAUDE_CODE, "version": report.version,
                 "fileCid": file.to_string(), "lines": report.tally.total(),
                 "session": session.to_string(), "head": head, "created": created,
                 "elsewhere": self.elsewhere.iter().map(SessionId::to_string).collect::<Vec<_>>(),
@@ -399,21 +454,24 @@ impl<'n> Run<'n> {
                 "notCarried": report.not_carried.iter().map(|(what, count)| json!({
                     "what": what, "count": count, "kept": "raw",
                 })).collect::<Vec<_>>(),
-            }],
-            "created": created, "anchored": anchored || was_anchored,
-            "signedBy": self.node.principal().to_string(), "dryRun": self.request.dry_run,
-            "anchor": anchor,
-        }))
+        })
     }
 }
 
-/// What a run came to.
-struct Done {
-    main: SessionId,
-    created: bool,
-    written: u64,
-    anchored: bool,
-    file: Cid,
+/// The sub-agent with a file of its own whose result a draft is, and the response that asked for it.
+fn started(draft: &Draft) -> Option<(&str, DraftId)> {
+    match &draft.body {
+        DraftBody::ToolCall { child: Some(Child::Agent(name)), response, .. } => Some((name, *response)),
+        DraftBody::ToolCall { .. }
+        | DraftBody::Genesis { .. }
+        | DraftBody::UserMessage { .. }
+        | DraftBody::ModelResponse(_)
+        | DraftBody::Title
+        | DraftBody::Error
+        | DraftBody::Compaction { .. }
+        | DraftBody::Rewind { .. }
+        | DraftBody::Import => None,
+    }
 }
 
 fn kind_word(body: &Body) -> &'static str {

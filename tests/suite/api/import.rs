@@ -273,3 +273,166 @@ async fn what_may_have_been_signed_in_another_life_is_not_signed_again() {
     assert_eq!(of(&whole["sources"][0], "session"), of(&grown["sources"][0], "session"));
     assert_eq!(home.verdict(&of(&whole["sources"][0], "session")).await, "valid");
 }
+
+/// One line of a transcript.
+fn line(uuid: &str, parent: &str, agent: Option<&str>, kind: &str, message: &Value, more: &Value) -> String {
+    let parent = if parent.is_empty() { Value::Null } else { parent.into() };
+    let mut line = json!({
+        "parentUuid": parent, "isSidechain": agent.is_some(), "userType": "external", "cwd": "/w", "sessionId": "5e55",
+        "version": "2.1.0", "type": kind, "message": message, "uuid": uuid, "timestamp": "2026-01-01T00:00:00.000Z",
+    });
+    if let Some(agent) = agent {
+        line["agentId"] = agent.into();
+    }
+    for (key, value) in more.as_object().into_iter().flatten() {
+        line[key] = value.clone();
+    }
+    format!("{line}\n")
+}
+
+/// A person's words.
+fn says(uuid: &str, parent: &str, agent: Option<&str>, words: &str) -> String {
+    line(uuid, parent, agent, "user", &json!({"role": "user", "content": words}), &json!({}))
+}
+
+/// A response that starts a sub-agent.
+fn starts(uuid: &str, parent: &str, agent: Option<&str>, call: &str) -> String {
+    let call = json!({"type": "tool_use", "id": call, "name": "Task", "input": {"prompt": "look"}});
+    let message = json!({
+        "id": format!("msg_{uuid}"), "type": "message", "role": "assistant", "model": "claude-x", "content": [call],
+        "stop_reason": "tool_use", "usage": {"input_tokens": 1, "output_tokens": 1},
+    });
+    line(uuid, parent, agent, "assistant", &message, &json!({}))
+}
+
+/// What a sub-agent gave back.
+fn gives(uuid: &str, parent: &str, agent: Option<&str>, call: &str, sub: &str) -> String {
+    let result = json!([{"type": "tool_result", "tool_use_id": call, "content": "seen"}]);
+    let message = json!({"role": "user", "content": result});
+    line(
+        uuid,
+        parent,
+        agent,
+        "user",
+        &message,
+        &json!({"toolUseResult": {"agentId": sub, "status": "completed"}}),
+    )
+}
+
+/// A transcript with three sub-agents in files of their own: one that it shows, one that the first one started, and one that nobody
+/// has heard of yet.
+fn with_agents() -> (String, Vec<(&'static str, String)>) {
+    let main = says("u1", "", None, "begin")
+        + &starts("a1", "u1", None, "T1")
+        + &gives("r1", "a1", None, "T1", "one");
+    let one = says("s1", "", Some("one"), "look")
+        + &starts("s2", "s1", Some("one"), "T2")
+        + &gives("s3", "s2", Some("one"), "T2", "two");
+    let two = says("t1", "", Some("two"), "look deeper");
+    let new = says("n1", "", Some("new"), "not there yet");
+    (main, vec![("new", new), ("one", one), ("two", two)])
+}
+
+async fn import_all(home: &Home, main: &str, agents: &[(&str, String)], more: &str) -> Value {
+    let list: Vec<String> = agents.iter().map(|(name, file)| format!("{name}:{}", file.len())).collect();
+    let path = format!("{PATH}&subAgents={}{more}", list.join(","));
+    let body: String = agents.iter().map(|(_, file)| file.as_str()).chain([main]).collect();
+    home.send(&path, "application/jsonl", body.into_bytes()).await.unwrap()
+}
+
+/// The entries of a session as the API shows them.
+async fn entries(home: &Home, session: &str) -> Vec<Value> {
+    let log = home.get(&format!("/v1/sessions/{session}/entries?limit=100")).await.unwrap();
+    log["items"].as_array().unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sub_agents_in_files_of_their_own_come_along_once() {
+    let home = Home::new().await;
+    let (main, agents) = with_agents();
+    let before = held(&home);
+    let dry = import_all(&home, &main, &agents, "&dryRun=1").await;
+    assert_eq!(held(&home), before, "a dry run stores nothing");
+    let made = import_all(&home, &main, &agents, "").await;
+    let source = |made: &Value, name: Value| {
+        let mut sources = made["sources"].as_array().unwrap().iter();
+        sources.find(|source| source["agent"] == name).unwrap().clone()
+    };
+    let [top, one, two, new] =
+        [json!(null), json!("one"), json!("two"), json!("new")].map(|name| source(&made, name));
+    for (told, name) in
+        [(&top, json!(null)), (&one, json!("one")), (&two, json!("two")), (&new, json!("new"))]
+    {
+        assert_eq!(source(&dry, name)["session"], told["session"], "a dry run tells what comes");
+        assert_eq!(home.verdict(&of(told, "session")).await, "valid");
+    }
+    assert_eq!(one["path"], "claude-code/subagents/agent-one.jsonl");
+    assert_eq!((&one["lines"], &top["lines"], &made["lost"]), (&json!(3), &json!(3), &json!([])));
+    assert_eq!(one["parent"]["session"], top["session"]);
+    assert_eq!(two["parent"]["session"], one["session"], "a sub-agent of a sub-agent");
+    assert_eq!(new["parent"], json!(null), "nobody started it as far as the transcript goes");
+    assert_eq!(top["subSessions"].as_array().unwrap().len(), 3);
+
+    // The links stand in the log: the call names the session, the session the response.
+    let top_log = entries(&home, &of(&top, "session")).await;
+    let call = top_log.iter().find(|entry| entry["type"] == "SessionToolCall").unwrap();
+    assert_eq!(
+        call["body"]["child"].as_str().or(call["child"].as_str()),
+        one["session"].as_str(),
+        "{call:#}"
+    );
+
+    // Again: nothing. The one that was new is shown meanwhile, and one grew.
+    let after = held(&home);
+    let again = import_all(&home, &main, &agents, "").await;
+    assert_eq!(held(&home), after);
+    assert!(
+        again["sources"].as_array().unwrap().iter().all(|source| source["entries"] == json!({})),
+        "{again:#}"
+    );
+    let main = main + &starts("a2", "r1", None, "T3") + &gives("r2", "a2", None, "T3", "new");
+    let mut agents = agents;
+    agents[1].1 += &says("s4", "s3", Some("one"), "and more");
+    let grown = import_all(&home, &main, &agents, "").await;
+    for (told, name) in
+        [(&top, json!(null)), (&one, json!("one")), (&two, json!("two")), (&new, json!("new"))]
+    {
+        assert_eq!(source(&grown, name)["session"], told["session"]);
+    }
+    assert_eq!(source(&grown, json!("one"))["entries"]["userMessage"], 1);
+    assert_eq!(source(&grown, json!("two"))["entries"], json!({}));
+    let top_log = entries(&home, &of(&top, "session")).await;
+    let call = top_log.iter().rfind(|entry| entry["type"] == "SessionToolCall").unwrap();
+    assert_eq!(
+        call["body"]["child"].as_str().or(call["child"].as_str()),
+        new["session"].as_str(),
+        "{call:#}"
+    );
+    for told in [&top, &one] {
+        assert_eq!(home.verdict(&of(told, "session")).await, "valid");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_sub_agent_is_told_and_the_rest_comes_in() {
+    let home = Home::new().await;
+    let (main, mut agents) = with_agents();
+    agents[2].1 = "no transcript\n".to_owned();
+    // Two that name each other are no endless loop.
+    agents[0].1 += &(starts("n2", "n1", Some("new"), "T9") + &gives("n3", "n2", Some("new"), "T9", "one"));
+    let made = import_all(&home, &main, &agents, "").await;
+    assert_eq!(made["sources"].as_array().unwrap().len(), 3);
+    assert_eq!(made["lost"][0]["code"], "E_INPUT_FORMAT");
+    assert_eq!(made["lost"][0]["path"], "claude-code/subagents/agent-two.jsonl");
+    for (list, code) in [
+        ("one", "E_API_PATH"),
+        ("../one:3", "E_API_PATH"),
+        ("one:x", "E_API_PATH"),
+        ("one:3,one:3", "E_API_BODY"),
+        ("one:99999999", "E_API_BODY"),
+    ] {
+        let path = format!("{PATH}&subAgents={list}");
+        let refused = home.send(&path, "application/jsonl", b"abcdef{}".to_vec()).await.unwrap_err();
+        assert_eq!(refused.code().name(), code, "{list}");
+    }
+}

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
-use crate::core::{ImportRequest, LEASE_MS, Node, Outgoing};
+use crate::core::{AgentName, ImportRequest, LEASE_MS, Node, Outgoing, check_sub_agents};
 use throughline_protocol::entry::Class;
 
 /// Pieces of a body between the network and the thread that works on them.
@@ -181,38 +181,100 @@ async fn import(State(app): State<App>, query: input::Query, body: Body) -> Answ
         Some("confidential") => Class::Confidential,
         Some(_) => return Err(Problem::new(Code::ApiBody, "expected class internal or confidential")),
     };
-    let request = ImportRequest {
+    let parts = query.get("subAgents").map_or(Ok(Vec::new()), |text| sub_agents(text))?;
+    let mut request = ImportRequest {
         path: query.get("path").cloned().unwrap_or_default(),
         agent: input::maybe(&query, "agent")?,
         class,
         dry_run: input::flag(&query, "dryRun"),
+        sub_agents: Vec::new(),
     };
     streamed(&app, body, move |node, next| {
-        let spool = spool(node, next)?;
-        node.import(spool.path(), &request)
+        let mut spool = Spool::new(node, next);
+        let mut files = Vec::new();
+        for (name, length) in parts {
+            let file = spool.take(Some(length))?;
+            request.sub_agents.push((name, file.path().to_owned()));
+            files.push(file);
+        }
+        let transcript = spool.take(None)?;
+        node.import(transcript.path(), &request)
     })
     .await
     .map(Json)
 }
 
-/// The body in a file of the staging directory; gone when it is dropped.
-fn spool(node: &Node, next: &mut dyn FnMut() -> Answer<Option<Bytes>>) -> Answer<tempfile::NamedTempFile> {
-    let io = |error: std::io::Error| Problem::new(Code::StoreIo, format!("spooling the body: {error}"));
-    let dir = node.dirs().staging();
-    std::fs::create_dir_all(&dir).map_err(io)?;
-    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(io)?;
-    let mut size = 0_u64;
-    let size_max = node.config().limits.staging_bytes_max;
-    while let Some(piece) = next()? {
-        size += piece.len() as u64;
-        if size > size_max {
-            let what = format!("the body is larger than limits.staging_max, {size_max} bytes");
-            return Err(Problem::new(Code::Quota, what));
-        }
-        file.write_all(&piece).map_err(io)?;
+/// The sub-agents whose files stand before the transcript in the body: `name:length,name:length`.
+fn sub_agents(text: &str) -> Answer<Vec<(AgentName, u64)>> {
+    let expected = || Problem::new(Code::ApiPath, "expected `name:bytes,…` in `subAgents`");
+    let part = |part: &str| {
+        let (name, length) = part.split_once(':')?;
+        Some((AgentName::parse(name)?, length.parse().ok()?))
+    };
+    let parts: Vec<(AgentName, u64)> =
+        text.split(',').map(|text| part(text).ok_or_else(expected)).collect::<Answer<_>>()?;
+    check_sub_agents(&parts.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>())?;
+    Ok(parts)
+}
+
+/// A body on its way into files of the staging directory; each is gone when it is dropped.
+struct Spool<'a> {
+    node: &'a Node,
+    next: &'a mut dyn FnMut() -> Answer<Option<Bytes>>,
+    /// What came behind the end of the last file.
+    rest: Bytes,
+    size: u64,
+}
+
+impl<'a> Spool<'a> {
+    fn new(node: &'a Node, next: &'a mut dyn FnMut() -> Answer<Option<Bytes>>) -> Self {
+        Spool { node, next, rest: Bytes::new(), size: 0 }
     }
-    file.flush().map_err(io)?;
-    Ok(file)
+
+    /// The next `length` bytes; none takes all that is left.
+    fn take(&mut self, length: Option<u64>) -> Answer<tempfile::NamedTempFile> {
+        let io = |error: std::io::Error| Problem::new(Code::StoreIo, format!("spooling the body: {error}"));
+        let dir = self.node.dirs().staging();
+        std::fs::create_dir_all(&dir).map_err(io)?;
+        let mut file = tempfile::NamedTempFile::new_in(dir).map_err(io)?;
+        let mut left = length;
+        while left != Some(0) {
+            let Some(piece) = self.piece(left)? else {
+                match left {
+                    None => break,
+                    Some(left) => {
+                        let what = format!("the body ends {left} bytes before the end of a sub-agent's file");
+                        return Err(Problem::new(Code::ApiBody, what));
+                    }
+                }
+            };
+            file.write_all(&piece).map_err(io)?;
+            left = left.map(|left| left.saturating_sub(piece.len() as u64));
+        }
+        file.flush().map_err(io)?;
+        Ok(file)
+    }
+
+    /// Some of the bytes that come next, at most `length`.
+    fn piece(&mut self, length: Option<u64>) -> Answer<Option<Bytes>> {
+        if self.rest.is_empty() {
+            let Some(piece) = (self.next)()? else { return Ok(None) };
+            let size_max = self.node.config().limits.staging_bytes_max;
+            self.size += piece.len() as u64;
+            if self.size > size_max {
+                let what = format!("the body is larger than limits.staging_max, {size_max} bytes");
+                return Err(Problem::new(Code::Quota, what));
+            }
+            self.rest = piece;
+        }
+        let length = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX);
+        Ok(Some(self.rest.split_to(length.min(self.rest.len()))))
+    }
+}
+
+/// The whole body in one file.
+fn spool(node: &Node, next: &mut dyn FnMut() -> Answer<Option<Bytes>>) -> Answer<tempfile::NamedTempFile> {
+    Spool::new(node, next).take(None)
 }
 
 async fn take_car(State(app): State<App>, query: input::Query, body: Body) -> Answer<Json<Value>> {

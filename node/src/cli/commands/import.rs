@@ -11,11 +11,13 @@ use throughline_protocol::id::AgentIri;
 
 use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
+use crate::cli::beside::Beside;
 use crate::cli::context::Context;
 use crate::cli::link::Api;
 use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner, Reach};
 use crate::cli::page::{Mark, Page};
+use crate::cli::upload::Part;
 use crate::cli::{format, refusal, upload, verdict, view};
 use crate::keys::OwnerKeyFile;
 use crate::outcome::Exit;
@@ -23,7 +25,8 @@ use crate::outcome::Exit;
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The transcript or CAR
+    /// The transcript or CAR. Transcripts of sub-agents that lie beside it (FILE without its ending, then
+    /// subagents/agent-*.jsonl) come along
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// What the file is; by default its content tells
@@ -109,6 +112,8 @@ fn transcript(
     dry_run: Option<&str>,
 ) -> Answer<(Value, Page, Exit)> {
     let source = std::path::absolute(&args.file).map_err(|error| refusal::input(&args.file, error))?;
+    let beside = Beside::of(&source).map_err(|error| refusal::input(&source, error))?;
+    let list = beside.list();
     let (source, agent) = (source.display().to_string(), args.agent.as_ref().map(ToString::to_string));
     let query = [
         ("format", Some("claude-code")),
@@ -116,9 +121,14 @@ fn transcript(
         ("agent", agent.as_deref()),
         ("class", args.class.as_deref()),
         ("dryRun", dry_run),
+        ("subAgents", Some(list.as_str()).filter(|list| !list.is_empty())),
     ];
     let path = view::path("/v1/import", &query);
-    let mut answer = upload::file(ctx, api, "import", &args.file, &path, "application/jsonl", &[])?;
+    let Beside { agents, left_out, tool_results } = beside;
+    // The sub-agents first: their lengths tell where the transcript begins.
+    let parts = agents.into_iter().map(|(_, part)| part).chain([Part::open(&args.file)?]).collect();
+    let mut answer = upload::parts(ctx, api, "import", parts, &path, "application/jsonl", &[])?;
+    tell_left_out(&mut answer, &left_out, tool_results);
     let mut page = Page::default();
     for source in view::items(&answer, "/sources") {
         describe(&mut page, source);
@@ -128,10 +138,12 @@ fn transcript(
     } else {
         page.mark(Mark::Note, "a dry run: nothing was stored");
     }
+    describe_lost(&mut page, &answer);
     let sources = view::items(&answer, "/sources");
-    let lost = sources.iter().any(|source| !view::items(source, "/skipped").is_empty());
+    let lost = sources.iter().any(|source| !view::items(source, "/skipped").is_empty())
+        || !view::items(&answer, "/lost").is_empty();
     if lost {
-        page.plain("done, with losses (exit 11); the lines are kept raw. All of it as JSON: --report FILE");
+        page.plain("done, with losses (exit 11); lines are kept raw. All of it as JSON: --report FILE");
     }
     if let Some(session) = sources.first().map(|source| format::short(view::text(source, "/session"))) {
         page.plain(format!("read it: throughline log {session}"));
@@ -139,8 +151,36 @@ fn transcript(
     Ok((answer, page, if lost { Exit::Losses } else { Exit::Done }))
 }
 
+/// Files beside the transcript that the API was not given are lost too, and are told with those that it refused.
+fn tell_left_out(answer: &mut Value, left_out: &[(PathBuf, String)], tool_results: usize) {
+    if let Some(lost) = answer["lost"].as_array_mut() {
+        lost.extend(left_out.iter().map(|(path, why)| {
+            json!({"path": path.display().to_string(), "code": Code::InputFormat.name(), "detail": why})
+        }));
+    }
+    answer["toolResults"] = tool_results.into();
+}
+
+fn describe_lost(page: &mut Page, answer: &Value) {
+    for file in view::items(answer, "/lost") {
+        let (path, detail) = (view::text(file, "/path"), view::text(file, "/detail"));
+        page.mark(Mark::Warning, format!("{path}   not imported: {detail}"));
+    }
+    let tool_results = view::number(answer, "/toolResults");
+    if tool_results > 0 {
+        let files = format::count(tool_results, "long output", "long outputs");
+        page.mark(
+            Mark::Note,
+            format!("{files} of tools beside the transcript: the preview in it is kept, not the file"),
+        );
+    }
+}
+
 fn describe(page: &mut Page, source: &Value) {
-    let session = format::short(view::text(source, "/session"));
+    let session = match view::text(source, "/agent") {
+        "" => format::short(view::text(source, "/session")),
+        agent => format!("{}  sub-agent {agent}", format::short(view::text(source, "/session"))),
+    };
     let entries = view::at(source, "/entries").as_object().cloned().unwrap_or_default();
     let total: u64 = entries.values().filter_map(Value::as_u64).sum();
     if total == 0 {
