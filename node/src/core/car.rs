@@ -23,7 +23,7 @@ use super::base::need_session;
 use super::car_read::{Asked, Item, Taker, audit, for_each};
 use super::evaluate::Arrived;
 use super::files::Blocks;
-use super::seal_up::{blocks_of, files_of};
+use super::seal_up::blocks_of;
 use super::verify::PayloadUse;
 use crate::api::error::{Answer, Problem};
 
@@ -177,12 +177,10 @@ impl Taker for Adopting<'_> {
             Item::Block(block) => self.blocks.put(block)?,
             Item::Entry(entry, payload) => {
                 self.bytes += entry.bytes().len() + payload.as_ref().map_or(0, |payload| payload.len());
-                if let Some(payload) = &payload {
-                    let files = files_of(&Payload::check(entry.value(), Arc::clone(payload))?);
-                    let trees = files.into_iter().filter(|cid| cid.codec() == Codec::DagPb);
-                    self.files.extend(trees.map(|cid| (entry.value().seq(), cid)));
-                }
-                self.arrived.entries.push(Prechecked::of(entry.verify(&mut self.keys)?, payload)?);
+                let checked = Prechecked::of(entry.verify(&mut self.keys)?, payload)?;
+                let trees = checked.files().iter().filter(|cid| cid.codec() == Codec::DagPb);
+                self.files.extend(trees.map(|cid| (checked.signed().value().seq(), *cid)));
+                self.arrived.entries.push(checked);
                 if self.arrived.entries.len() >= BATCH || self.bytes >= BATCH_BYTES {
                     self.flush()?;
                 }

@@ -58,6 +58,7 @@ pub use import_agents::{AgentName, SUB_AGENT_NAME_BYTES_MAX, SUB_AGENTS_MAX, che
 pub use preview::Revoke;
 pub use refs::ref_facts;
 pub use verify::PayloadUse;
+pub(crate) use verify::settle_links;
 
 /// A node's state, shared by everything that acts for it. Clones are the same node.
 #[derive(Clone)]

@@ -14,10 +14,10 @@ use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{ChainState, Prechecked};
 use throughline_store::{Reader, SessionRow, SideStatus, Summary};
 
+use super::Node;
 use super::change::{Change, Move};
 use super::controls::controls_of;
 use super::evaluate::{Evaluated, Input, owner_of};
-use super::{Node, summary};
 use crate::api::error::Answer;
 
 /// Side entries read at a time.
@@ -200,7 +200,7 @@ impl<'r> Scene<'r> {
             head,
             verdict: verdict_of(selection, |cid| judged.is_by_holder(cid)).to_owned(),
             class: state.map(ChainState::class).unwrap_or_default(),
-            title: summary::title_of_checked(titled)?.or_else(known),
+            title: titled.filter_map(Prechecked::title).map(str::to_owned).next().or_else(known),
             holder: state.and_then(ChainState::holder),
             pending: if head.is_none() || is_disputed(selection) { 0 } else { above },
             anchored_through: selection.anchored_through.map(|(mark, _)| mark.seq),

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use throughline_protocol::build;
 use throughline_protocol::code::Code;
-use throughline_protocol::content::Content;
-use throughline_protocol::entry::{Authority, Body, Entry};
+use throughline_protocol::entry::{Authority, Entry};
 use throughline_protocol::id::{Cid, Codec, HashKind, Seq, UnixMillis};
-use throughline_protocol::payload::{Payload, Salt};
+use throughline_protocol::payload::Salt;
 use throughline_protocol::sign::SigningKey;
 use throughline_protocol::unixfs;
 use throughline_protocol::verify::{Ancestry, Prechecked, Pushed, VerifiedEntry, Verifier};
@@ -56,32 +55,12 @@ pub(super) fn sign_on<A: Ancestry>(
 pub(super) fn links_of(reader: &Reader, entries: &[VerifiedEntry]) -> Answer<Vec<(Seq, [u8; 32])>> {
     let mut links = Vec::new();
     for verified in entries {
-        let entry = verified.signed().value();
-        let seq = entry.seq();
-        if let Body::ModelResponse(response) = &entry.body {
-            links.extend(response.config.map(|config| (seq, *config.digest())));
-        }
-        let Some(bytes) = verified.payload() else { continue };
-        for file in files_of(&Payload::check(entry, bytes.clone())?) {
-            links.extend(blocks_of(reader, file)?.into_iter().map(|digest| (seq, digest)));
+        let seq = verified.signed().value().seq();
+        for file in verified.files() {
+            links.extend(blocks_of(reader, *file)?.into_iter().map(|digest| (seq, digest)));
         }
     }
     Ok(links)
-}
-
-/// The files that a payload names: attachments, media, the bytes that an import was made from.
-pub(super) fn files_of(payload: &Payload) -> Vec<Cid> {
-    let mut files: Vec<Cid> = payload.attachments().iter().map(|attachment| attachment.cid).collect();
-    files.extend(
-        payload
-            .content()
-            .iter()
-            .filter_map(|content| if let Content::Media(media) = content { Some(media.cid) } else { None }),
-    );
-    if let Some(report) = payload.import_report() {
-        files.extend(report.segments.iter().map(|segment| segment.cid));
-    }
-    files
 }
 
 /// Digests of a file's blocks, as far as they are held; its root in any case.

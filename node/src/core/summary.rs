@@ -2,11 +2,10 @@
 
 use throughline_protocol::block::Decoded;
 use throughline_protocol::control::{Control, Role};
-use throughline_protocol::entry::{Body, Entry, Note};
+use throughline_protocol::entry::Entry;
 use throughline_protocol::fork::State;
 use throughline_protocol::id::Seq;
-use throughline_protocol::payload::Payload;
-use throughline_protocol::verify::{ChainState, Outcome, Prechecked, VerifiedEntry, VerifiedSegment};
+use throughline_protocol::verify::{ChainState, Outcome, VerifiedEntry, VerifiedSegment};
 use throughline_store::{Reader, SessionRow, Summary};
 
 use super::change::Run;
@@ -50,8 +49,7 @@ fn after_entries(
         _ => return Ok(None),
     };
     let head_seq = outcome.head.map_or(0, |head| head.seq.get());
-    let newest_first = entries.iter().rev();
-    let set_here = title_of(newest_first.map(|entry| (entry.signed().value(), entry.payload())))?;
+    let set_here = entries.iter().rev().find_map(|entry| entry.title()).map(str::to_owned);
     Ok(Some(Summary {
         head: outcome.head,
         verdict,
@@ -108,25 +106,4 @@ fn late_anchor(reader: &Reader, row: &SessionRow) -> Answer<Option<Seq>> {
         }
     }
     Ok(deepest)
-}
-
-/// The title that an entry sets, of the first one that does and whose payload is here. Give them newest first.
-pub(super) fn title_of<'e>(
-    entries: impl Iterator<Item = (&'e Entry, Option<&'e std::sync::Arc<[u8]>>)>,
-) -> Answer<Option<String>> {
-    for (entry, payload) in entries {
-        let may_title = matches!(&entry.body, Body::Genesis(_) | Body::Note(Note::Title));
-        if let (true, Some(bytes)) = (may_title, payload) {
-            let payload = Payload::check(entry, std::sync::Arc::clone(bytes))?;
-            if let Some(title) = payload.title() {
-                return Ok(Some(title.to_owned()));
-            }
-        }
-    }
-    Ok(None)
-}
-
-/// As [`title_of`], for entries that are not on a chain yet.
-pub(super) fn title_of_checked<'e>(entries: impl Iterator<Item = &'e Prechecked>) -> Answer<Option<String>> {
-    title_of(entries.map(|entry| (entry.signed().value(), entry.payload())))
 }

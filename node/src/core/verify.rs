@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use throughline_protocol::block::Decoded;
+use throughline_protocol::code::Code;
+use throughline_protocol::control::Control;
+use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
-use throughline_protocol::verify::{Auditor, NotLinear, Report};
+use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report};
 use throughline_store::{PayloadState, Reader, StoredEntry};
 
 use super::Node;
 use super::base::need_session;
-use crate::api::error::Answer;
+use crate::api::error::{Answer, Problem};
 
 /// Side entries that are read at a time.
 const SIDE_PAGE: usize = 1_000;
@@ -29,14 +33,43 @@ impl Node {
     /// # Errors
     /// `E_NOT_FOUND_YET`; `E_STORE_CORRUPT` when stored bytes do not hash to their CID.
     pub fn verify(&self, session: SessionId, payloads: PayloadUse, told: Option<EntryCid>) -> Answer<Report> {
+        self.audit(session, payloads, told, Signatures::Check)
+    }
+
+    /// As [`Node::verify`], but for the signatures: those of what is held were checked before it was adopted, and the bytes
+    /// still hash to what was signed.
+    ///
+    /// # Errors
+    /// As [`Node::verify`].
+    pub(crate) fn review(
+        &self,
+        session: SessionId,
+        payloads: PayloadUse,
+        told: Option<EntryCid>,
+    ) -> Answer<Report> {
+        self.audit(session, payloads, told, Signatures::Checked)
+    }
+
+    fn audit(
+        &self,
+        session: SessionId,
+        payloads: PayloadUse,
+        told: Option<EntryCid>,
+        signatures: Signatures,
+    ) -> Answer<Report> {
         let reader = self.reader()?;
         need_session(&reader, session)?;
-        let streamed = audit(&reader, session, payloads, told, Auditor::new().of_session(session));
-        match streamed? {
+        let with = |auditor: Auditor| {
+            let auditor = match told {
+                Some(head) => auditor.told(head),
+                None => auditor,
+            };
+            audit(&reader, session, payloads, Reading { auditor, signatures })
+        };
+        match with(Auditor::new().of_session(session))? {
             Ok(report) => Ok(report),
             // Branches or late blobs: judged as a set, in a second reading.
-            Err(_) => audit(&reader, session, payloads, told, Auditor::over_set(session))?
-                .map_err(|not_linear| not_linear.reason.into()),
+            Err(_) => with(Auditor::over_set(session))?.map_err(|not_linear| not_linear.reason.into()),
         }
     }
 
@@ -69,28 +102,69 @@ impl Node {
     }
 }
 
+/// What becomes of the signatures of what is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signatures {
+    /// They are checked.
+    Check,
+    /// They were checked when it was stored.
+    Checked,
+}
+
+/// An auditor that is given what is held.
+struct Reading {
+    auditor: Auditor,
+    signatures: Signatures,
+}
+
+impl Reading {
+    fn control(&mut self, bytes: Vec<u8>) -> Answer<Result<(), NotLinear>> {
+        match self.signatures {
+            Signatures::Check => Ok(self.auditor.control(bytes)),
+            Signatures::Checked => {
+                let control = Decoded::<Control>::decode(bytes)?.assume_signed();
+                Ok(self.auditor.checked_control(&control))
+            }
+        }
+    }
+
+    /// An entry that is held under `cid`.
+    fn entry(
+        &mut self,
+        cid: EntryCid,
+        bytes: Vec<u8>,
+        payload: Option<Arc<[u8]>>,
+    ) -> Answer<Result<(), NotLinear>> {
+        if self.signatures == Signatures::Checked {
+            let decoded = Decoded::<Entry>::decode(bytes)?;
+            if decoded.cid() != cid {
+                let what = format!("the entry held as {} hashes to {}", cid.short(), decoded.cid().short());
+                return Err(Problem::new(Code::StoreCorrupt, what).hint("throughline fsck"));
+            }
+            let checked = Prechecked::of(decoded.assume_signed(), payload)?;
+            return Ok(self.auditor.checked_entry(checked));
+        }
+        Ok(self.auditor.entry(bytes, payload))
+    }
+}
+
 /// One reading of what is held, into an auditor.
 fn audit(
     reader: &Reader,
     session: SessionId,
     payloads: PayloadUse,
-    told: Option<EntryCid>,
-    auditor: Auditor,
+    mut into: Reading,
 ) -> Answer<Result<Report, NotLinear>> {
-    let mut auditor = match told {
-        Some(head) => auditor.told(head),
-        None => auditor,
-    };
     let row = need_session(reader, session)?;
     for bytes in reader.controls_of_owner(row.owner)?.into_iter().chain(reader.refs_of_session(session)?) {
-        if let Err(not_linear) = auditor.control(bytes) {
+        if let Err(not_linear) = into.control(bytes)? {
             return Ok(Err(not_linear));
         }
     }
     for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
         let stored = stored?;
         let payload = payload(reader, &stored, payloads)?;
-        if let Err(not_linear) = auditor.entry(stored.bytes, payload) {
+        if let Err(not_linear) = into.entry(stored.cid, stored.bytes, payload)? {
             return Ok(Err(not_linear));
         }
     }
@@ -100,17 +174,17 @@ fn audit(
         let Some(last) = page.last() else { break };
         after = Some(last.cid);
         for side in page {
-            if let Err(not_linear) = auditor.entry(side.bytes, None) {
+            if let Err(not_linear) = into.entry(side.cid, side.bytes, None)? {
                 return Ok(Err(not_linear));
             }
         }
     }
-    settle_links(reader, session, &mut auditor)?;
-    Ok(Ok(auditor.report()))
+    settle_links(reader, session, &mut into.auditor)?;
+    Ok(Ok(into.auditor.report()))
 }
 
 /// Links that are too far back for the auditor's memory are looked up in the index.
-fn settle_links(reader: &Reader, session: SessionId, auditor: &mut Auditor) -> Answer<()> {
+pub(crate) fn settle_links(reader: &Reader, session: SessionId, auditor: &mut Auditor) -> Answer<()> {
     let targets: Vec<EntryCid> = auditor.unsettled().iter().map(|link| link.target).collect();
     for target in targets {
         if let Some((held, stored)) = reader.entry(target)?

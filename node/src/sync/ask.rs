@@ -38,19 +38,29 @@ pub(super) struct Line {
 impl Line {
     /// The next frame; none after `end`.
     pub(super) async fn next(&mut self) -> Result<Option<ChainAnswer>, PeerFault> {
+        read_answer(&self.body().await?)
+    }
+
+    /// The bytes of the next frame, for [`read_answer`] on whatever thread. Dropping the future loses nothing.
+    pub(super) async fn body(&mut self) -> Result<Vec<u8>, PeerFault> {
         let Some(body) = self.stream.read().await? else {
             return Err(PeerFault::nobodys(Code::Unreachable, "the answer broke off"));
         };
         self.bytes += body.len() as u64;
-        match ChainAnswer::decode_body(&body).map_err(PeerFault::peers)? {
-            ChainAnswer::End => Ok(None),
-            ChainAnswer::Error(error) => Err(error.into()),
-            frame @ (ChainAnswer::Heads { .. }
-            | ChainAnswer::Path(_)
-            | ChainAnswer::Control(_)
-            | ChainAnswer::Entries(_)
-            | ChainAnswer::Blob { .. }) => Ok(Some(frame)),
-        }
+        Ok(body)
+    }
+}
+
+/// A frame of an answer; none for `end`, and what `error` says as the fault that it tells.
+pub(super) fn read_answer(body: &[u8]) -> Result<Option<ChainAnswer>, PeerFault> {
+    match ChainAnswer::decode_body(body).map_err(PeerFault::peers)? {
+        ChainAnswer::End => Ok(None),
+        ChainAnswer::Error(error) => Err(error.into()),
+        frame @ (ChainAnswer::Heads { .. }
+        | ChainAnswer::Path(_)
+        | ChainAnswer::Control(_)
+        | ChainAnswer::Entries(_)
+        | ChainAnswer::Blob { .. }) => Ok(Some(frame)),
     }
 }
 

@@ -55,7 +55,7 @@ use shared::Shared;
 
 pub use contacts::Relation;
 pub use fault::PeerFault;
-pub use fetch::{FetchRequest, Fetched, Freshness, FromPeer, Transfer, Use, Wanted};
+pub use fetch::{FetchRequest, Fetched, Freshness, FromPeer, Tallied, Tally, Transfer, Use, Wanted};
 pub use follow::Told;
 pub use policy::{Asker, Party, Reach, Tie};
 pub use serve::HandoffHandler;
@@ -145,8 +145,16 @@ impl Network {
     /// `E_UNREACHABLE` when no named peer answers, or fewer than `peers_min`; `E_PEER_UNKNOWN`; `E_QUOTA`; else what was wrong with
     /// what a peer sent, with the peer, when no other gave it right.
     pub async fn fetch(&self, request: FetchRequest) -> Answer<Fetched> {
+        self.fetch_counted(request, Tally::new()).await
+    }
+
+    /// As [`Network::fetch`]; `tally` tells meanwhile how far it is.
+    ///
+    /// # Errors
+    /// As [`Network::fetch`].
+    pub async fn fetch_counted(&self, request: FetchRequest, tally: Arc<Tally>) -> Answer<Fetched> {
         let session = request.session;
-        let fetched = self.shared.fetch(request).await;
+        let fetched = self.shared.fetch(request, tally).await;
         follow::resume(&self.shared, session);
         fetched
     }
@@ -155,9 +163,9 @@ impl Network {
     ///
     /// # Errors
     /// As [`Network::fetch`].
-    pub async fn fetch_answer(&self, request: FetchRequest) -> Answer<Value> {
+    pub async fn fetch_answer(&self, request: FetchRequest, tally: Arc<Tally>) -> Answer<Value> {
         let wanted = request.payloads;
-        let fetched = self.fetch(request).await?;
+        let fetched = self.fetch_counted(request, tally).await?;
         self.shared.on_node(move |node| fetch::answer(node, &fetched, wanted)).await
     }
 

@@ -25,7 +25,7 @@ use crate::code::{Code, Reject};
 use crate::codec::{self, Map, Value, encode_map};
 use crate::content::{Block, Content};
 use crate::entry::{Body, Entry, PayloadRef};
-use crate::id::EntryCid;
+use crate::id::{Cid, EntryCid};
 use crate::limits;
 use crate::schema;
 
@@ -194,6 +194,18 @@ impl Payload {
     #[must_use]
     pub fn attachments(&self) -> &[Attachment] {
         if let Words::UserMessage(words) = &self.words { &words.attachments } else { &[] }
+    }
+
+    /// The files that it names: attachments, media, the bytes that an import was made from.
+    #[must_use]
+    pub fn files(&self) -> Vec<Cid> {
+        let attached = self.attachments().iter().map(|attachment| attachment.cid);
+        let shown = self
+            .content()
+            .iter()
+            .filter_map(|content| if let Content::Media(media) = content { Some(media.cid) } else { None });
+        let imported = self.import_report().map(|report| report.segments.iter().map(|segment| segment.cid));
+        attached.chain(shown).chain(imported.into_iter().flatten()).collect()
     }
 
     /// The record that the entry was imported from.

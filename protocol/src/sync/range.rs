@@ -92,6 +92,55 @@ pub struct Passed {
     pub payload: Option<Arc<[u8]>>,
 }
 
+/// What an item says about where it stands: all that [`RangeCheck::place`] judges. Reading it depends on nothing else, so
+/// any thread may do that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    cid: EntryCid,
+    session: SessionId,
+    seq: Seq,
+    prev: Option<EntryCid>,
+    entry_bytes: usize,
+    payload_bytes: Option<usize>,
+    names_payload: Named,
+}
+
+/// Whether an entry names a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Yes,
+    No,
+}
+
+impl Place {
+    /// The place of a decoded entry, with the payload that came along.
+    #[must_use]
+    pub fn of(entry: &Decoded<Entry>, payload: Option<&[u8]>) -> Self {
+        let (cid, value) = (entry.cid(), entry.value());
+        Place {
+            cid,
+            session: value.session(cid),
+            seq: value.seq(),
+            prev: value.prev(),
+            entry_bytes: entry.bytes().len(),
+            payload_bytes: payload.map(<[u8]>::len),
+            names_payload: if value.payload.is_some() { Named::Yes } else { Named::No },
+        }
+    }
+
+    /// Bytes of the entry and its payload.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entry_bytes + self.payload_bytes.unwrap_or(0)
+    }
+
+    /// The entry's seq.
+    #[must_use]
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Path,
@@ -229,18 +278,43 @@ impl RangeCheck {
         })
     }
 
-    /// Takes one item of an `entries` frame.
+    /// Takes one item of an `entries` frame: reads it, judges its place, compares its payload's size and hash.
     ///
     /// # Errors
     /// As [`RangeCheck::path`].
     pub fn item(&mut self, entry: &Arc<[u8]>, payload: Option<&Arc<[u8]>>) -> Result<Passed, Violation> {
         self.guard(|check| {
-            if !matches!(check.stage, Stage::Control | Stage::Items) {
-                return Err(unsolicited("an entry before the path was complete, or after the last one"));
-            }
-            check.stage = Stage::Items;
-            check.next_item(entry, payload)
+            check.expect_item(entry.len() + payload.map_or(0, |payload| payload.len()))?;
+            let decoded = Decoded::<Entry>::decode(Arc::clone(entry)).map_err(by_sender)?;
+            check.next_place(&Place::of(&decoded, payload.map(|payload| &payload[..])))?;
+            check_payload(decoded.value(), payload)?;
+            Ok(Passed { entry: decoded, payload: payload.map(Arc::clone) })
         })
+    }
+
+    /// As [`RangeCheck::item`], for an item that was read elsewhere: its place only. Whether its payload has the size and
+    /// hash that it names is for the caller to have checked; what failed there is told with [`RangeCheck::refuse`].
+    ///
+    /// # Errors
+    /// As [`RangeCheck::path`].
+    pub fn place(&mut self, place: &Place) -> Result<(), Violation> {
+        self.guard(|check| {
+            check.expect_item(place.bytes())?;
+            check.next_place(place)
+        })
+    }
+
+    /// The item that comes next, of `bytes` bytes, is none: it was refused for what it is by itself. Gives the violation that
+    /// ends the answer.
+    pub fn refuse(&mut self, bytes: usize, reject: Reject) -> Violation {
+        let refused: Result<(), Violation> = self.guard(|check| {
+            check.expect_item(bytes)?;
+            Err(by_sender(reject))
+        });
+        match refused {
+            Err(violation) => violation,
+            Ok(()) => unsolicited("an item that is none"),
+        }
     }
 
     /// Takes the `end` frame.
@@ -380,25 +454,33 @@ impl RangeCheck {
         }
     }
 
-    fn next_item(&mut self, bytes: &Arc<[u8]>, payload: Option<&Arc<[u8]>>) -> Result<Passed, Violation> {
-        let expected = self.next_seq();
-        if expected > self.request.want.seq.get() {
+    /// Whether an item of so many bytes may come now.
+    fn expect_item(&mut self, bytes: usize) -> Result<(), Violation> {
+        if !matches!(self.stage, Stage::Control | Stage::Items) {
+            return Err(unsolicited("an entry before the path was complete, or after the last one"));
+        }
+        self.stage = Stage::Items;
+        if self.next_seq() > self.request.want.seq.get() {
             return Err(unsolicited("an entry beyond the head that was asked for"));
         }
-        self.count(bytes.len() + payload.map_or(0, |payload| payload.len()))?;
-        let entry = Decoded::<Entry>::decode(Arc::clone(bytes)).map_err(by_sender)?;
-        self.check_session(&entry)?;
-        let (cid, value) = (entry.cid(), entry.value());
-        if value.seq().get() != expected {
-            return Err(unsolicited(format!("expected the entry at {expected}, got {}", value.seq())));
+        self.count(bytes)
+    }
+
+    fn next_place(&mut self, place: &Place) -> Result<(), Violation> {
+        let (expected, cid) = (self.next_seq(), place.cid);
+        if place.session != self.request.session {
+            return Err(by_sender(Reject::new(Code::SessionMismatch, "an entry of another session")));
         }
-        if value.prev() != self.last.map(|last| last.cid) {
+        if place.seq.get() != expected {
+            return Err(unsolicited(format!("expected the entry at {expected}, got {}", place.seq)));
+        }
+        if place.prev != self.last.map(|last| last.cid) {
             return Err(unsolicited(format!("the entry at {expected} is of another branch")));
         }
         if self.have.contains(&cid) {
             return Err(unsolicited(format!("the entry at {expected} is held, as the request said")));
         }
-        let point = Point { cid, seq: value.seq() };
+        let point = Point { cid, seq: place.seq };
         match self.checkpoints.get(&expected) {
             Some(fixed) if *fixed != cid => {
                 return Err(unsolicited(format!("the entry at {expected} is not the one on the path")));
@@ -406,23 +488,11 @@ impl RangeCheck {
             Some(_) => self.settled = Some(point),
             None => {}
         }
-        self.check_payload(value, payload)?;
-        self.last = Some(point);
-        Ok(Passed { entry, payload: payload.map(Arc::clone) })
-    }
-
-    fn check_payload(&self, entry: &Entry, payload: Option<&Arc<[u8]>>) -> Result<(), Violation> {
-        let Some(bytes) = payload else { return Ok(()) };
-        let Some(named) = entry.payload.filter(|_| self.request.payloads == Payloads::With) else {
+        let is_asked = self.request.payloads == Payloads::With && place.names_payload == Named::Yes;
+        if place.payload_bytes.is_some() && !is_asked {
             return Err(unsolicited("a payload that was not asked for"));
-        };
-        if EntryCid::of(bytes) != named.cid {
-            return Err(by_sender(Reject::new(Code::CidMismatch, "a payload that its entry does not name")));
         }
-        if bytes.len() as u64 != named.size {
-            let detail = format!("expected a payload of {} bytes, got {}", named.size, bytes.len());
-            return Err(by_sender(Reject::new(Code::SchemaLen, detail)));
-        }
+        self.last = Some(point);
         Ok(())
     }
 
@@ -460,6 +530,19 @@ pub fn path_seqs(want: Seq, base: Seq) -> impl Iterator<Item = Seq> {
         Seq::new(if skipped >= base.get() { skipped } else { below }).ok()
     };
     std::iter::successors(Some(want), step)
+}
+
+/// Whether a payload that came along has the size and hash that its entry names.
+fn check_payload(entry: &Entry, payload: Option<&Arc<[u8]>>) -> Result<(), Violation> {
+    let (Some(bytes), Some(named)) = (payload, entry.payload) else { return Ok(()) };
+    if EntryCid::of(bytes) != named.cid {
+        return Err(by_sender(Reject::new(Code::CidMismatch, "a payload that its entry does not name")));
+    }
+    if bytes.len() as u64 != named.size {
+        let detail = format!("expected a payload of {} bytes, got {}", named.size, bytes.len());
+        return Err(by_sender(Reject::new(Code::SchemaLen, detail)));
+    }
+    Ok(())
 }
 
 fn hop_of(entry: &Decoded<Entry>, took: Link) -> Hop {

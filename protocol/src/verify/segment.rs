@@ -6,7 +6,7 @@ use super::state::ChainState;
 use crate::block::Signed;
 use crate::entry::Entry;
 use crate::fork::Mark;
-use crate::id::SessionId;
+use crate::id::{Cid, SessionId};
 
 /// What a segment stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,15 @@ pub enum Base {
 pub struct VerifiedEntry {
     pub(super) signed: Signed<Entry>,
     pub(super) payload: Option<Arc<[u8]>>,
+    pub(super) named: Named,
+}
+
+/// What an entry and its payload name, noted when the payload was read: nobody has to read it again for that.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Named {
+    /// Config and files.
+    pub(super) files: Vec<Cid>,
+    pub(super) title: Option<String>,
 }
 
 impl VerifiedEntry {
@@ -35,6 +44,18 @@ impl VerifiedEntry {
     #[must_use]
     pub fn payload(&self) -> Option<&Arc<[u8]>> {
         self.payload.as_ref()
+    }
+
+    /// The config and the files that it names, as far as its payload came along.
+    #[must_use]
+    pub fn files(&self) -> &[Cid] {
+        &self.named.files
+    }
+
+    /// The title that its payload sets, if that came along.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.named.title.as_deref()
     }
 }
 

@@ -14,13 +14,13 @@
 use std::sync::Arc;
 
 use super::links::{Ancestry, NoIndex, Streamed, UNSETTLED_MAX, UnsettledLink, Window};
-use super::segment::{Base, VerifiedEntry, VerifiedSegment};
+use super::segment::{Base, Named, VerifiedEntry, VerifiedSegment};
 use super::state::{ChainState, Context};
 use crate::block::Signed;
 use crate::code::{Code, Reject};
-use crate::entry::Entry;
+use crate::entry::{Body, Entry};
 use crate::fork::{Controls, Holds, Linked, Mark, Skeleton, Standing, begin, link};
-use crate::id::EntryCid;
+use crate::id::{Cid, EntryCid};
 use crate::payload::Payload;
 use crate::sign::VerifyingKeys;
 
@@ -29,6 +29,7 @@ use crate::sign::VerifyingKeys;
 pub struct Prechecked {
     signed: Signed<Entry>,
     payload: Option<Arc<[u8]>>,
+    named: Named,
 }
 
 impl Prechecked {
@@ -50,11 +51,29 @@ impl Prechecked {
     /// # Errors
     /// As [`Payload::check`].
     pub fn of(signed: Signed<Entry>, payload: Option<Arc<[u8]>>) -> Result<Self, Reject> {
-        if let Some(payload) = &payload {
-            Payload::check(signed.value(), Arc::clone(payload))
-                .map_err(|reject| reject.within(&signed.cid().short()))?;
+        let mut named = Named::default();
+        if let Body::ModelResponse(response) = &signed.value().body {
+            named.files.extend(response.config.map(|config| config.cid()));
         }
-        Ok(Prechecked { signed, payload })
+        if let Some(payload) = &payload {
+            let payload = Payload::check(signed.value(), Arc::clone(payload))
+                .map_err(|reject| reject.within(&signed.cid().short()))?;
+            named.files.extend(payload.files());
+            named.title = payload.title().map(str::to_owned);
+        }
+        Ok(Prechecked { signed, payload, named })
+    }
+
+    /// The config and the files that it names, as far as its payload came along.
+    #[must_use]
+    pub fn files(&self) -> &[Cid] {
+        &self.named.files
+    }
+
+    /// The title that its payload sets, if that came along.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.named.title.as_deref()
     }
 
     /// The entry.
@@ -246,7 +265,11 @@ impl<A: Ancestry> Verifier<A> {
         self.progress.bytes += (checked.signed.bytes().len() + payload_bytes) as u64;
         self.progress.payloads += u64::from(checked.payload.is_some());
         if self.collect == Collect::Entries {
-            self.entries.push(VerifiedEntry { signed: checked.signed, payload: checked.payload });
+            self.entries.push(VerifiedEntry {
+                signed: checked.signed,
+                payload: checked.payload,
+                named: checked.named,
+            });
         }
         let position = &linked.position;
         let mark = Mark { seq: position.seq, epoch: position.epoch, cid: position.cid };

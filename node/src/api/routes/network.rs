@@ -13,7 +13,7 @@ use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
 use crate::sync::peers::{self, Added, KnownPeer};
-use crate::sync::{FetchRequest, PeerView, Use, Wanted};
+use crate::sync::{FetchRequest, PeerView, Tally, Use, Wanted};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -106,5 +106,5 @@ async fn fetch(
     let network = app.node().network().ok_or_else(|| {
         Problem::new(Code::Unreachable, "this process runs without a network").hint("throughline serve")
     })?;
-    network.fetch_answer(request).await.map(Json)
+    network.fetch_answer(request, Tally::new()).await.map(Json)
 }

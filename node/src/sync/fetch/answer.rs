@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Fetched, Transfer, Wanted};
+use super::{Fetched, Transfer, Use, Wanted};
 use crate::api::error::Answer;
 use crate::core::{Node, PayloadUse};
 use crate::report;
@@ -13,12 +13,13 @@ pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) ->
     let mut answer = match &fetched.report {
         Some(report) => report::verify(report, "peers"),
         None => {
+            // Its signatures were checked when it was adopted; `verify` checks them again.
             let told = Some(fetched.told.cid);
-            report::verify(&node.verify(fetched.session, PayloadUse::Present, told)?, "peers")
+            report::verify(&node.review(fetched.session, PayloadUse::Present, told)?, "peers")
         }
     };
     answer["kind"] = "fetch".into();
-    answer["adopted"] = fetched.report.is_none().into();
+    answer["adopted"] = (fetched.mode == Use::Adopt).into();
     answer["transfer"] = transfer(&fetched.transfer);
     answer["elapsedMs"] = millis(fetched.transfer.elapsed).into();
     answer["freshness"] = json!({

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use throughline_protocol::block::{Block, Decoded};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{Cid, Codec, HashKind, Seq, SessionId, UnixMillis};
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId, UnixMillis};
 use throughline_protocol::limits;
 use throughline_protocol::payload::Payload;
 use throughline_protocol::unixfs;
 use throughline_protocol::verify::Prechecked;
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk};
-use throughline_store::{LinkBlocks, PayloadState, PutBlock, Reader};
+use throughline_store::{LinkBlocks, PayloadState, PutBlock, Reader, StoredEntry};
 use tokio::time::timeout;
 
 use super::super::ask::unsolicited;
 use super::super::fault::PeerFault;
 use super::Wanted;
+use super::adopting::{Missing, expect_room};
 use super::providers::Answered;
 use super::run::Run;
-use super::sink::{expect_room, files_of};
-use crate::api::error::Answer;
+use crate::api::error::{Answer, Problem};
 use crate::core::{Node, now};
 
 /// Blocks that one fetch asks for, parts of files included.
@@ -43,18 +43,20 @@ struct Want {
 
 impl Run<'_> {
     /// Fetches what the session's entries name and this node does not hold; returns how many blocks nobody gave.
-    pub(super) async fn missing(&mut self, answers: &[Answered]) -> Answer<u64> {
+    pub(super) async fn missing(&mut self, answers: &[Answered], missing: Missing) -> Answer<u64> {
         if self.wanted == Wanted::None {
             return Ok(0);
         }
-        let (session, wanted) = (self.session, self.wanted);
+        let (session, wanted, missing) = (self.session, self.wanted, Arc::new(missing));
         let mut refused: BTreeSet<Cid> = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
-            let wants = self.shared.on_node(move |node| wants_of(node, session, wanted)).await?;
+            let look = Arc::clone(&missing);
+            let wants = self.shared.on_node(move |node| wants_of(node, session, wanted, &look)).await?;
             let open: Vec<Want> = wants.into_iter().filter(|want| !refused.contains(&want.cid)).collect();
             if open.is_empty() {
                 break;
             }
+            self.tally.expect_blocks(open.len() as u64);
             for want in self.store_from(answers, open).await? {
                 refused.insert(want.cid);
             }
@@ -127,6 +129,7 @@ impl Run<'_> {
         self.transfer.round_trips += 1;
         let bytes: usize = got.iter().map(|(_, block)| block.bytes().len()).sum();
         self.count(answer, 0, bytes as u64);
+        self.tally.blocks(got.len() as u64, bytes as u64);
         let fault = result.err();
         if let Some(fault) = &fault
             && fault.charged != throughline_protocol::sync::range::Charged::Nobody
@@ -204,38 +207,59 @@ fn parts_of(want: &Want, block: &Block) -> Vec<Want> {
     parts.into_iter().map(|cid| Want { cid, seq: want.seq, above: above.clone() }).collect()
 }
 
-/// Payloads, configs and files that the session's entries name and that are not held.
-fn wants_of(node: &Node, session: SessionId, wanted: Wanted) -> Answer<BTreeSet<Want>> {
+/// Payloads, configs and files that the session's entries name and that are not held: of the entries that were noted, and of
+/// all that were held before.
+fn wants_of(node: &Node, session: SessionId, wanted: Wanted, missing: &Missing) -> Answer<BTreeSet<Want>> {
     let reader = node.reader()?;
-    let Some(row) = reader.session(session)? else { return Ok(BTreeSet::new()) };
     let mut wants = BTreeSet::new();
-    for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
-        let stored = stored?;
-        let payload = match stored
-            .payload
-            .map(|cid| Ok::<_, crate::api::error::Problem>((cid, reader.payload(cid)?)))
-        {
-            None => None,
-            Some(held) => match held? {
-                (_, PayloadState::Present(bytes)) => Some(Arc::<[u8]>::from(bytes)),
-                (cid, PayloadState::Absent) => {
-                    wants.insert(Want { cid: cid.cid(), seq: stored.seq, above: Vec::new() });
-                    None
-                }
-                (_, PayloadState::Dropped) => None,
-            },
-        };
-        if wanted == Wanted::All {
-            let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
-            for cid in files_of(&Prechecked::of(signed, payload)?) {
-                missing_of_file(&reader, Want { cid, seq: stored.seq, above: Vec::new() }, &mut wants)?;
-            }
+    if reader.session(session)?.is_none() {
+        return Ok(wants);
+    }
+    let held = missing.held_through.map(|last| reader.entries(session, Seq::ZERO, last)).transpose()?;
+    for stored in held.into_iter().flatten() {
+        wants_of_entry(&reader, wanted, stored?, &mut wants)?;
+        if wants.len() >= BLOCKS_MAX {
+            return Ok(wants);
+        }
+    }
+    for seq in &missing.noted {
+        if let Some(stored) = reader.entry_at(session, *seq)? {
+            wants_of_entry(&reader, wanted, stored, &mut wants)?;
         }
         if wants.len() >= BLOCKS_MAX {
             break;
         }
     }
     Ok(wants)
+}
+
+fn wants_of_entry(
+    reader: &Reader,
+    wanted: Wanted,
+    stored: StoredEntry,
+    wants: &mut BTreeSet<Want>,
+) -> Answer<()> {
+    let is_here = |cid: EntryCid| Ok::<_, Problem>(reader.find(&cid.cid())?.is_some());
+    let payload = match stored.payload {
+        None => None,
+        // Whether it is here says enough where nobody asks for the files that it names.
+        Some(cid) if wanted == Wanted::Referenced && is_here(cid)? => None,
+        Some(cid) => match reader.payload(cid)? {
+            PayloadState::Present(bytes) => Some(Arc::<[u8]>::from(bytes)),
+            PayloadState::Absent => {
+                wants.insert(Want { cid: cid.cid(), seq: stored.seq, above: Vec::new() });
+                None
+            }
+            PayloadState::Dropped => None,
+        },
+    };
+    if wanted == Wanted::All {
+        let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
+        for cid in Prechecked::of(signed, payload)?.files() {
+            missing_of_file(reader, Want { cid: *cid, seq: stored.seq, above: Vec::new() }, wants)?;
+        }
+    }
+    Ok(())
 }
 
 /// What is missing of a file: its root, or the parts below what is held.
@@ -312,7 +336,7 @@ fn links_of_payload(
         return Ok(None);
     }
     let checked = Prechecked::of(signed, Some(Arc::clone(block.bytes())))?;
-    Ok(Some(files_of(&checked).into_iter().map(|cid| (want.seq, *cid.digest())).collect()))
+    Ok(Some(checked.files().iter().map(|cid| (want.seq, *cid.digest())).collect()))
 }
 
 #[cfg(test)]

@@ -1,123 +1,142 @@
-//! Signatures of many entries, on all cores, in order.
+//! What a frame is by itself: read, hashed, its entries' schema, payloads and signatures checked. Depends on nothing but its
+//! bytes, so frames are read on all cores at once.
+//!
+//! Where an entry stands is judged afterwards, in order; nothing here may pass as verified before that. The first item of a
+//! frame that is refused for what it is ends the reading: nothing after it is taken in any case.
 
-use std::num::NonZeroUsize;
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use throughline_protocol::code::Reject;
+use throughline_protocol::block::Decoded;
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::entry::Entry;
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::sync::range::Passed;
+use throughline_protocol::sync::range::Place;
 use throughline_protocol::verify::Prechecked;
+use throughline_protocol::wire::chain::{ChainAnswer, EntryItem};
 
-/// Fewer entries than this are checked on the thread that has them.
-const SHARED_MIN: usize = 64;
-/// Threads used at most.
-const THREADS_MAX: usize = 16;
+use crate::sync::ask::read_answer;
+use crate::sync::fault::PeerFault;
 
-/// What came of a run of entries: those before the first failure, and that failure.
-pub(super) struct Checked {
-    pub(super) entries: Vec<Prechecked>,
-    pub(super) failed: Option<Reject>,
+/// A frame of a range answer that was read.
+pub(super) enum Frame {
+    /// Entries of the skip path.
+    Path(Vec<Arc<[u8]>>),
+    /// Control blobs.
+    Control(Vec<Arc<[u8]>>),
+    /// Entries, up to the first one that is refused for what it is.
+    Items(Vec<Item>),
+    /// The end of the answer.
+    End,
+    /// Nothing that answers a range.
+    Other,
 }
 
-/// Checks signatures and payloads. Every entry before the first one that fails is good; none after it is returned.
-pub(super) fn check_all(passed: Vec<Passed>) -> Checked {
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX);
-    if passed.len() < SHARED_MIN || threads == 1 {
-        return check_run(passed);
-    }
-    let size = passed.len().div_ceil(threads);
-    let mut runs = Vec::with_capacity(threads);
-    let mut rest = passed;
-    while rest.len() > size {
-        let tail = rest.split_off(size);
-        runs.push(std::mem::replace(&mut rest, tail));
-    }
-    runs.push(rest);
-    let checked: Vec<Option<Checked>> = thread::scope(|scope| {
-        let running: Vec<_> = runs.into_iter().map(|run| scope.spawn(|| check_run(run))).collect();
-        running.into_iter().map(|thread| thread.join().ok()).collect()
-    });
-    join(checked)
+/// One item of a frame.
+pub(super) enum Item {
+    /// No entry at all.
+    Unreadable {
+        /// How many bytes it had, its payload included.
+        bytes: usize,
+        reject: Reject,
+    },
+    /// An entry, and whether it and its payload are what they should be by themselves.
+    Read { place: Place, checked: Result<Prechecked, Failed> },
 }
 
-fn join(runs: Vec<Option<Checked>>) -> Checked {
-    let mut all = Checked { entries: Vec::new(), failed: None };
-    for run in runs {
-        let Some(run) = run else {
-            all.failed = Some(Reject::new(
-                throughline_protocol::code::Code::Internal,
-                "a thread that checks signatures ended early",
-            ));
-            break;
-        };
-        all.entries.extend(run.entries);
-        all.failed = run.failed;
-        if all.failed.is_some() {
+/// Which part of a readable item was refused.
+pub(super) enum Failed {
+    /// The entry's key or signature.
+    Signature(Reject),
+    /// The payload that came along.
+    Payload(Reject),
+}
+
+impl Item {
+    fn is_good(&self) -> bool {
+        matches!(self, Item::Read { checked: Ok(_), .. })
+    }
+}
+
+/// Keys that were checked before, handed from one frame's thread to the next: the checks of a key cost as much as a signature.
+#[derive(Default)]
+pub(super) struct KeyRing(Mutex<Vec<VerifyingKeys>>);
+
+impl KeyRing {
+    fn take(&self) -> VerifyingKeys {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, keys: VerifyingKeys) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(keys);
+    }
+}
+
+/// Reads a frame.
+///
+/// # Errors
+/// When it is no frame, or the peer says why it ends the answer.
+pub(super) fn read_frame(body: &[u8], ring: &KeyRing) -> Result<Frame, PeerFault> {
+    Ok(match read_answer(body)? {
+        None => Frame::End,
+        Some(ChainAnswer::Path(entries)) => Frame::Path(entries),
+        Some(ChainAnswer::Control(blobs)) => Frame::Control(blobs),
+        Some(ChainAnswer::Entries(items)) => {
+            let mut keys = ring.take();
+            let read = check_all(items, &mut keys);
+            ring.give_back(keys);
+            Frame::Items(read)
+        }
+        Some(
+            ChainAnswer::Heads { .. } | ChainAnswer::Blob { .. } | ChainAnswer::End | ChainAnswer::Error(_),
+        ) => Frame::Other,
+    })
+}
+
+fn check_all(items: Vec<EntryItem>, keys: &mut VerifyingKeys) -> Vec<Item> {
+    let mut read = Vec::with_capacity(items.len());
+    for item in items {
+        let item = check(item, keys);
+        let is_good = item.is_good();
+        read.push(item);
+        if !is_good {
             break;
         }
     }
-    all
+    read
 }
 
-fn check_run(passed: Vec<Passed>) -> Checked {
-    let mut keys = VerifyingKeys::default();
-    let mut entries = Vec::with_capacity(passed.len());
-    for Passed { entry, payload } in passed {
-        let seq = entry.value().seq();
-        let checked = entry.verify(&mut keys).and_then(|signed| Prechecked::of(signed, payload));
-        match checked {
-            Ok(checked) => entries.push(checked),
-            Err(reject) => {
-                return Checked { entries, failed: Some(reject.within(&format!("seq {seq}"))) };
+fn check(item: EntryItem, keys: &mut VerifyingKeys) -> Item {
+    let EntryItem { entry, payload } = item;
+    let bytes = entry.len() + payload.as_ref().map_or(0, |payload| payload.len());
+    let decoded = match Decoded::<Entry>::decode(entry) {
+        Ok(decoded) => decoded,
+        Err(reject) => return Item::Unreadable { bytes, reject },
+    };
+    let place = Place::of(&decoded, payload.as_deref());
+    let checked = decoded.verify(keys).map_err(Failed::Signature).and_then(|signed| {
+        // Whether it was asked for is a matter of its place.
+        let payload = payload.filter(|_| signed.value().payload.is_some());
+        Prechecked::of(signed, payload).map_err(Failed::Payload)
+    });
+    Item::Read { place, checked }
+}
+
+impl Failed {
+    /// Why, with where it was to stand.
+    pub(super) fn at(self, place: &Place) -> Reject {
+        match self {
+            Failed::Signature(reject) | Failed::Payload(reject) => {
+                reject.within(&format!("seq {}", place.seq()))
             }
         }
     }
-    Checked { entries, failed: None }
+}
+
+/// A thread that reads frames ended early.
+pub(super) fn lost() -> PeerFault {
+    PeerFault::nobodys(Code::Internal, "a thread that checks signatures ended early")
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use throughline_protocol::block::Decoded;
-    use throughline_protocol::code::Code;
-    use throughline_protocol::testing::SessionBuilder;
-
-    use super::*;
-
-    fn passed(count: usize, broken: &[usize]) -> Vec<Passed> {
-        let mut builder = SessionBuilder::new("checked in order");
-        let server = builder.server1.clone();
-        for number in 0..count {
-            builder.user(&server, &format!("message {number}"));
-        }
-        let entries = builder.entries().iter().skip(1).enumerate();
-        entries
-            .map(|(at, built)| {
-                let mut bytes = built.entry.bytes().to_vec();
-                if broken.contains(&at) {
-                    let offset = Decoded::<throughline_protocol::entry::Entry>::decode(bytes.clone())
-                        .unwrap()
-                        .signature()
-                        .offset;
-                    bytes[offset] ^= 1;
-                }
-                let entry = Decoded::decode(Arc::<[u8]>::from(bytes)).unwrap();
-                Passed { entry, payload: built.payload.clone() }
-            })
-            .collect()
-    }
-
-    #[test]
-    fn order_is_kept_and_the_first_failure_ends_it() {
-        for broken in [vec![], vec![0], vec![130], vec![40, 199], vec![199]] {
-            let entries = passed(200, &broken);
-            let expected: Vec<_> = entries.iter().map(|passed| passed.entry.cid()).collect();
-            let checked = check_all(entries);
-            let good = broken.first().copied().unwrap_or(200);
-            let cids: Vec<_> = checked.entries.iter().map(|entry| entry.signed().cid()).collect();
-            assert_eq!(cids, expected[..good], "{broken:?}");
-            assert_eq!(checked.failed.map(|reject| reject.code), (good < 200).then_some(Code::Sig));
-        }
-    }
-}
+#[path = "check_tests.rs"]
+mod tests;

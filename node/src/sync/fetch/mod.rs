@@ -1,29 +1,34 @@
 //! Bringing a session here, or judging it without keeping it. `docs/PROTOCOL.md` §Chain sync.
 //!
 //! ```text
-//!  providers ─heads─▶ the head to go for ─control─▶ ─range─▶ frame check ─▶ signatures ─▶ Adopt | Audit
-//!                                             ▲                                 │
-//!                                             └── next provider, from there on ─┘ fails
+//!  providers ─heads─▶ the head to go for ─control─▶ ─range─▶ frames on all cores ─▶ place ─▶ Adopt | Audit
+//!                                             ▲                                   │
+//!                                             └─── next provider, from there on ──┘ fails
 //! ```
 //!
 //! Whatever was verified is kept when a provider fails; the next one goes on after it. A provider that did not keep to the
 //! protocol is charged. Nothing that a peer says is believed: only what verifies counts.
 
+mod adopting;
 mod answer;
+mod auditing;
 mod blobs;
 mod check;
 mod difference;
+mod pipeline;
 mod providers;
 mod range;
 mod run;
 mod sink;
+mod tally;
+mod witness;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use throughline_protocol::code::Code;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{Principal, SessionId};
-use throughline_protocol::sync::range::RangeLimits;
 use throughline_protocol::verify::Report;
 use throughline_protocol::wire::chain::OwnerState;
 use throughline_store::PinDepth;
@@ -31,11 +36,13 @@ use throughline_store::PinDepth;
 use super::shared::Shared;
 use crate::api::error::{Answer, Problem};
 use crate::core::Evaluated;
+use adopting::Told;
 use providers::{Answered, best_head};
 use run::Run;
 
 pub(super) use answer::answer;
 pub(super) use providers::{Provider, mark_of};
+pub use tally::{Tallied, Tally};
 
 /// Which payloads come along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +133,11 @@ pub struct Fetched {
     pub transfer: Transfer,
     /// Who was asked.
     pub freshness: Freshness,
+    /// What became of it.
+    pub mode: Use,
     /// What the adoption came to; none for an audit, or when everything was here.
     pub evaluated: Option<Evaluated>,
-    /// What an audit found.
+    /// What an audit found, or an adoption from the genesis on; none where what is held has to be read for that.
     pub report: Option<Report>,
     /// Blocks that were wanted and that nobody gave.
     pub missing_blocks: u64,
@@ -151,7 +160,7 @@ impl Shared {
     /// # Errors
     /// `E_NOT_FOUND_YET` when nobody who was asked offers it, `E_UNREACHABLE` when nobody who was named answers; the code of what was
     /// wrong, with the peer, when no provider gave all of it.
-    pub(super) async fn fetch(&self, request: FetchRequest) -> Answer<Fetched> {
+    pub(super) async fn fetch(&self, request: FetchRequest, tally: Arc<Tally>) -> Answer<Fetched> {
         let began = Instant::now();
         let idle = match request.idle {
             Some(idle) => idle,
@@ -174,10 +183,11 @@ impl Shared {
         let _turn = turn.lock().await;
         let mut first_failure = None;
         loop {
-            let mut run = Run::new(self, session, request.payloads, idle, RangeLimits::default());
+            tally.again();
+            let mut run = Run::new(self, session, request.payloads, idle, Arc::clone(&tally));
             run.transfer.round_trips = 1;
             let fetched = match request.mode {
-                Use::Adopt => run.adopt(told, &answers, owner, None).await,
+                Use::Adopt => run.adopt(told, &answers, owner, None, Told::Report(told.cid)).await,
                 Use::Audit => run.audit(told, &answers).await,
             };
             let failure = match fetched {
@@ -220,8 +230,8 @@ impl Shared {
             PinDepth::Payloads => Wanted::Referenced,
             PinDepth::Files => Wanted::All,
         };
-        let run = Run::new(self, session, wanted, idle, RangeLimits::default());
-        run.adopt(told, &answers, held, owner).await.map(|_| FollowedUp::Taken)
+        let run = Run::new(self, session, wanted, idle, Tally::new());
+        run.adopt(told, &answers, held, owner, Told::Nothing).await.map(|_| FollowedUp::Taken)
     }
 }
 

@@ -1,27 +1,30 @@
-//! One range from one peer: frames in, verified entries out, in order. The answer is checked frame by frame; a peer that does
-//! not keep to the protocol is told from one that is merely gone.
+//! One range from one peer: frames in, verified entries out, in order. Frames are read on all cores ([`super::pipeline`]) and
+//! taken here by one thread: the skip path first, then each entry in its place. A peer that does not keep to the protocol is
+//! told from one that is merely gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::PeerId;
-use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
-use throughline_protocol::entry::Entry;
 use throughline_protocol::id::SessionId;
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::sync::range::{Passed, RangeCheck, RangeLimits, RangeRequest};
+use throughline_protocol::sync::range::{RangeCheck, RangeLimits, RangeRequest};
 use throughline_protocol::sync::{Point, range};
+use throughline_protocol::verify::Prechecked;
 use throughline_protocol::wire::Credentials;
-use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, EntryAt, EntryItem, Payloads, RangeAsk};
+use throughline_protocol::wire::chain::{ChainAsk, EntryAt, Payloads, RangeAsk};
 use tokio::time::timeout;
 
 use super::super::ask::Line;
 use super::super::fault::PeerFault;
 use super::super::shared::{Shared, blocking};
-use super::check::check_all;
+use super::check::{Failed, Frame, Item};
+use super::pipeline::{Frames, Room, pipeline};
 use super::sink::Sink;
+use super::tally::Tally;
 use crate::api::error::{Answer, Problem};
 
 /// What is to be fetched.
@@ -46,12 +49,21 @@ pub(super) struct Came {
     pub(super) base: Option<Point>,
 }
 
-/// Everything that is under way, handed to a thread for each frame and back.
+/// Everything that one thread takes frames with, in order.
 struct Work {
     check: RangeCheck,
     sink: Sink,
     keys: VerifyingKeys,
     entries: u64,
+    tally: Arc<Tally>,
+}
+
+/// Why frames are taken no further.
+enum Stop {
+    /// The answer is at fault, or broke off: what came before is good.
+    Answer(PeerFault),
+    /// What was handed to the sink is not taken.
+    Sink(PeerFault),
 }
 
 /// What came of a range. The sink is back with all that was verified, also when the peer failed midway.
@@ -71,6 +83,7 @@ pub(super) async fn fetch(
     credentials: &Credentials,
     job: &RangeJob,
     sink: Sink,
+    tally: Arc<Tally>,
 ) -> Answer<Ranged> {
     let (sink, located) = on_sink(sink, |sink| sink.locator()).await?;
     let have = located?;
@@ -86,7 +99,7 @@ pub(super) async fn fetch(
         have,
         payloads: job.payloads,
     });
-    let work = Work { check, sink, keys: VerifyingKeys::default(), entries: 0 };
+    let work = Work { check, sink, keys: VerifyingKeys::default(), entries: 0, tally };
     let late = || PeerFault::nobodys(Code::Timeout, "the peer sent nothing for too long");
     let opened = timeout(job.idle, shared.chain(peer, credentials, ask)).await;
     let (work, bytes, result) = match opened.unwrap_or_else(|_| Err(late())) {
@@ -98,115 +111,100 @@ pub(super) async fn fetch(
 }
 
 /// Takes frames until the answer ends, one way or another.
-async fn frames(
-    mut line: Line,
-    idle: Duration,
-    mut work: Work,
-) -> Answer<(Work, u64, Result<(), PeerFault>)> {
-    loop {
-        let late = PeerFault::nobodys(Code::Timeout, "the peer sent nothing for too long");
-        let frame = match timeout(idle, line.next()).await.unwrap_or(Err(late)) {
-            Ok(frame) => frame,
-            Err(fault) => {
-                // What came before it is good.
-                let (work, flushed) = step(work, Work::flush).await?;
-                return Ok((work, line.bytes, flushed.and(Err(fault))));
-            }
-        };
-        let is_end = frame.is_none();
-        let (back, taken) = step(work, |work| work.take(frame)).await?;
-        work = back;
-        if is_end || taken.is_err() {
-            return Ok((work, line.bytes, taken));
-        }
-    }
+async fn frames(mut line: Line, idle: Duration, work: Work) -> Answer<(Work, u64, Result<(), PeerFault>)> {
+    let (feed, frames) = pipeline();
+    let taking = blocking(move || Ok(work.run(frames)));
+    let taking = tokio::spawn(taking);
+    feed.run(&mut line, idle).await;
+    let taken = taking.await.unwrap_or_else(|_| Err(Code::Internal.into()));
+    taken.map(|(work, result)| (work, line.bytes, result))
 }
 
 impl Work {
-    /// Takes one frame; none is the end.
-    fn take(&mut self, frame: Option<ChainAnswer>) -> Result<(), PeerFault> {
-        match frame {
-            None => {
-                let ended = self.check.end().map_err(PeerFault::from);
-                self.flush()?;
-                ended
-            }
-            Some(ChainAnswer::Path(entries)) => Ok(self.check.path(&entries)?),
-            Some(ChainAnswer::Control(blobs)) => {
-                self.check.control(&blobs)?;
-                self.controls(&blobs)
-            }
-            Some(ChainAnswer::Entries(items)) => self.items(&items),
-            Some(
-                ChainAnswer::Heads { .. }
-                | ChainAnswer::Blob { .. }
-                | ChainAnswer::End
-                | ChainAnswer::Error(_),
-            ) => {
-                self.flush()?;
-                Err(PeerFault::peers(Reject::new(Code::SyncUnsolicited, "a frame that answers no range")))
+    /// Takes frames to the end. Whatever was good before a fault is brought to where it belongs.
+    fn run(mut self, mut frames: Frames) -> (Self, Result<(), PeerFault>) {
+        let result = match self.take_all(&mut frames) {
+            Ok(()) => self.flush(),
+            Err(Stop::Answer(fault)) => self.flush().and(Err(fault)),
+            Err(Stop::Sink(fault)) => Err(fault),
+        };
+        (self, result)
+    }
+
+    fn take_all(&mut self, frames: &mut Frames) -> Result<(), Stop> {
+        loop {
+            let (frame, room) = frames.next().map_err(Stop::Answer)?;
+            self.tally.came(room.bytes);
+            match frame {
+                Frame::End => return self.check.end().map_err(|violation| Stop::Answer(violation.into())),
+                Frame::Path(entries) => {
+                    self.check.path(&entries).map_err(|violation| Stop::Answer(violation.into()))?;
+                    if let Some(entries) = self.check.remaining() {
+                        self.tally.expect(entries);
+                    }
+                }
+                Frame::Control(blobs) => self.controls(&blobs)?,
+                Frame::Items(items) => self.items(items, room)?,
+                Frame::Other => {
+                    let what = Reject::new(Code::SyncUnsolicited, "a frame that answers no range");
+                    return Err(Stop::Answer(PeerFault::peers(what)));
+                }
             }
         }
     }
 
-    fn controls(&mut self, blobs: &[Arc<[u8]>]) -> Result<(), PeerFault> {
+    fn controls(&mut self, blobs: &[Arc<[u8]>]) -> Result<(), Stop> {
+        self.check.control(blobs).map_err(|violation| Stop::Answer(violation.into()))?;
         let mut signed = Vec::with_capacity(blobs.len());
         for blob in blobs {
             let control = Signed::<Control>::check(Arc::clone(blob), &mut self.keys);
-            signed.push(control.map_err(|reject| PeerFault::peers(reject.within("control blob")))?);
+            let control = control.map_err(|reject| PeerFault::peers(reject.within("control blob")));
+            signed.push(control.map_err(Stop::Answer)?);
         }
-        self.sink.controls(signed).map_err(|problem| PeerFault::ours(&problem))
+        self.sink.controls(signed).map_err(|problem| Stop::Sink(PeerFault::ours(&problem)))
     }
 
     /// Everything before the first fault of any kind is passed on; then that fault ends the answer.
-    fn items(&mut self, items: &[EntryItem]) -> Result<(), PeerFault> {
-        let mut passed = Vec::with_capacity(items.len());
+    fn items(&mut self, items: Vec<Item>, room: Room) -> Result<(), Stop> {
+        let mut good = Vec::with_capacity(items.len());
         let mut fault = None;
         for item in items {
-            match self.check.item(&item.entry, item.payload.as_ref()) {
-                Ok(entry) => passed.push(entry),
-                Err(violation) => {
-                    fault = Some(finer(violation.into(), item, &mut self.keys));
+            match self.place(item) {
+                Ok(entry) => good.push(entry),
+                Err(found) => {
+                    fault = Some(found);
                     break;
                 }
             }
         }
-        self.verified(passed)?;
-        match fault {
-            Some(fault) => {
-                self.flush()?;
-                Err(fault)
-            }
-            None => Ok(()),
-        }
+        let count = good.len() as u64;
+        self.entries += count;
+        self.sink.entries(good, room).map_err(|problem| Stop::Sink(blame(&problem)))?;
+        self.tally.verified(count);
+        fault.map_or(Ok(()), |fault| Err(Stop::Answer(fault)))
     }
 
-    fn verified(&mut self, passed: Vec<Passed>) -> Result<(), PeerFault> {
-        let checked = check_all(passed);
-        self.entries += checked.entries.len() as u64;
-        self.sink.entries(checked.entries).map_err(|problem| blame(&problem))?;
-        match checked.failed {
-            Some(reject) => {
-                self.flush()?;
-                Err(PeerFault::peers(reject))
+    /// The order of refusals: an item that is none, then its place, then what it is by itself. One out of place whose own bytes
+    /// are damaged is named for that: it says more than where it stands.
+    fn place(&mut self, item: Item) -> Result<Prechecked, PeerFault> {
+        let (place, checked) = match item {
+            Item::Unreadable { bytes, reject } => return Err(self.check.refuse(bytes, reject).into()),
+            Item::Read { place, checked } => (place, checked),
+        };
+        match (self.check.place(&place), checked) {
+            (Ok(()), Ok(entry)) => Ok(entry),
+            (Ok(()), Err(failed)) => Err(PeerFault::peers(failed.at(&place))),
+            (Err(violation), Err(Failed::Signature(reject)))
+                if violation.reject.code == Code::SyncUnsolicited =>
+            {
+                Err(PeerFault { reject, charged: violation.charged })
             }
-            None => Ok(()),
+            (Err(violation), _) => Err(violation.into()),
         }
     }
 
     fn flush(&mut self) -> Result<(), PeerFault> {
         self.sink.flush().map_err(|problem| blame(&problem))
-    }
-}
-
-/// An entry out of place whose own bytes are damaged is named for that: it says more than where it stands.
-fn finer(fault: PeerFault, item: &EntryItem, keys: &mut VerifyingKeys) -> PeerFault {
-    if fault.reject.code != Code::SyncUnsolicited {
-        return fault;
-    }
-    match Decoded::<Entry>::decode(Arc::clone(&item.entry)).and_then(|entry| entry.verify(keys)) {
-        Ok(_) => fault,
-        Err(reject) => PeerFault { reject, charged: fault.charged },
     }
 }
 
@@ -217,18 +215,6 @@ fn blame(problem: &Problem) -> PeerFault {
         Fault::Author | Fault::Peer => PeerFault::peers(Reject::new(problem.code(), problem.detail())),
         Fault::Local | Fault::None => PeerFault::ours(problem),
     }
-}
-
-/// Runs one step on a thread of its own.
-async fn step(
-    mut work: Work,
-    act: impl FnOnce(&mut Work) -> Result<(), PeerFault> + Send + 'static,
-) -> Answer<(Work, Result<(), PeerFault>)> {
-    let done = blocking(move || {
-        let result = act(&mut work);
-        Ok((work, result))
-    });
-    done.await
 }
 
 /// Runs an act on a sink on a thread of its own.

@@ -15,10 +15,13 @@ use throughline_protocol::sync::range::{Charged, RangeLimits};
 use throughline_protocol::verify::{Auditor, Report};
 use throughline_protocol::wire::chain::{OwnerState, Payloads};
 
+use super::adopting::{Adopting, Told};
+use super::auditing::{Auditing, KeepFiles};
 use super::providers::{Answered, distinct_heads};
 use super::range::{self, RangeJob, on_sink};
-use super::sink::{Adopting, Auditing, KeepFiles, Sink};
-use super::{Fetched, Freshness, FromPeer, Transfer, Wanted};
+use super::sink::Sink;
+use super::tally::Tally;
+use super::{Fetched, Freshness, FromPeer, Transfer, Use, Wanted};
 use crate::api::error::{Answer, Problem};
 use crate::core::Evaluated;
 use crate::net::Transport;
@@ -32,7 +35,16 @@ pub(super) struct Run<'a> {
     pub(super) wanted: Wanted,
     pub(super) idle: Duration,
     limits: RangeLimits,
+    pub(super) tally: Arc<Tally>,
     pub(super) transfer: Transfer,
+}
+
+/// What became of what was fetched.
+struct Outcome {
+    mode: Use,
+    missing_blocks: u64,
+    evaluated: Option<Evaluated>,
+    report: Option<Report>,
 }
 
 impl<'a> Run<'a> {
@@ -41,9 +53,10 @@ impl<'a> Run<'a> {
         session: SessionId,
         wanted: Wanted,
         idle: Duration,
-        limits: RangeLimits,
+        tally: Arc<Tally>,
     ) -> Self {
-        Run { shared, session, wanted, idle, limits, transfer: Transfer::default() }
+        let (limits, transfer) = (RangeLimits::default(), Transfer::default());
+        Run { shared, session, wanted, idle, limits, tally, transfer }
     }
 
     pub(super) async fn adopt(
@@ -52,20 +65,21 @@ impl<'a> Run<'a> {
         answers: &[Answered],
         held: Option<OwnerState>,
         owner: Option<Principal>,
+        wants: Told,
     ) -> Answer<Fetched> {
         let node = self.shared.node()?;
-        let session = self.session;
+        let (session, wanted) = (self.session, self.wanted);
         if let Some(held) = held {
             self.control_difference(held, answers).await?;
         }
-        let sink = blocking(move || Ok(Sink::Adopt(Box::new(Adopting::new(node, session, owner)?)))).await?;
+        let sink = move || Ok(Sink::Adopt(Box::new(Adopting::new(node, session, owner, wanted, wants)?)));
+        let sink = blocking(sink).await?;
         let sink = self.through_providers(point(told), answers, sink).await?;
-        let evaluated = match sink {
-            Sink::Adopt(adopting) => adopting.last,
-            Sink::Audit(_) => None,
-        };
-        let missing_blocks = self.missing(answers).await?;
-        Ok(self.done(told, answers, missing_blocks, evaluated, None))
+        let Sink::Adopt(adopting) = sink else { return Err(Code::Internal.into()) };
+        let (missing, evaluated, report) = blocking(move || adopting.finish()).await?;
+        let missing_blocks = self.missing(answers, missing).await?;
+        let outcome = Outcome { mode: Use::Adopt, missing_blocks, evaluated, report };
+        Ok(self.done(told, answers, outcome))
     }
 
     pub(super) async fn audit(mut self, told: Mark, answers: &[Answered]) -> Answer<Fetched> {
@@ -74,10 +88,12 @@ impl<'a> Run<'a> {
         let mut attempt = self.audit_with(streaming, told, answers, &not_linear).await;
         if attempt.is_err() && not_linear.load(Ordering::Relaxed) {
             // Not one chain in order: everything once more, judged as a set.
+            self.tally.again();
             attempt = self.audit_with(Auditor::over_set(self.session), told, answers, &not_linear).await;
         }
         let (report, missing_blocks) = attempt?;
-        Ok(self.done(told, answers, missing_blocks, None, Some(report)))
+        let outcome = Outcome { mode: Use::Audit, missing_blocks, evaluated: None, report: Some(report) };
+        Ok(self.done(told, answers, outcome))
     }
 
     async fn audit_with(
@@ -146,7 +162,15 @@ impl<'a> Run<'a> {
         let provider = &answer.provider;
         let payloads = if self.wanted == Wanted::None { Payloads::Without } else { Payloads::With };
         let job = RangeJob { session: self.session, want, payloads, idle: self.idle, limits: self.limits };
-        let ranged = range::fetch(self.shared, provider.peer, &answer.credentials, &job, sink).await?;
+        let ranged = range::fetch(
+            self.shared,
+            provider.peer,
+            &answer.credentials,
+            &job,
+            sink,
+            Arc::clone(&self.tally),
+        )
+        .await?;
         self.transfer.round_trips += 1;
         self.count(answer, ranged.came.entries, ranged.came.bytes);
         if self.transfer.resumed_from.is_none() {
@@ -198,14 +222,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn done(
-        self,
-        told: Mark,
-        answers: &[Answered],
-        missing_blocks: u64,
-        evaluated: Option<Evaluated>,
-        report: Option<Report>,
-    ) -> Fetched {
+    fn done(self, told: Mark, answers: &[Answered], outcome: Outcome) -> Fetched {
         let agree = |answer: &&Answered| answer.head.is_some_and(|head| head.cid == told.cid);
         let reference = answers.iter().filter(agree).find_map(|answer| answer.reference.as_ref());
         Fetched {
@@ -217,9 +234,10 @@ impl<'a> Run<'a> {
                 peers_agree: answers.iter().filter(agree).count(),
             },
             transfer: self.transfer,
-            evaluated,
-            report,
-            missing_blocks,
+            mode: outcome.mode,
+            evaluated: outcome.evaluated,
+            report: outcome.report,
+            missing_blocks: outcome.missing_blocks,
         }
     }
 }

@@ -18,6 +18,10 @@ fn small_node() -> (Node, TempDir) {
     (Node::open(dirs, config, "test").unwrap(), home)
 }
 
+fn fresh(node: &Node, session: SessionId) -> Answer<Adopting> {
+    Adopting::new(node.clone(), session, None, Wanted::Referenced, Told::Nothing)
+}
+
 #[test]
 fn a_transfer_ends_when_the_store_is_full_and_what_was_adopted_stays() {
     let mut builder = SessionBuilder::new("longer than the store");
@@ -27,9 +31,9 @@ fn a_transfer_ends_when_the_store_is_full_and_what_was_adopted_stays() {
     }
     let (node, _home) = small_node();
     let checked = |built: &Built| Prechecked::of(built.entry.clone(), built.payload.clone()).unwrap();
-    let mut adopting = Adopting::new(node.clone(), builder.session(), None).unwrap();
+    let mut adopting = fresh(&node, builder.session()).unwrap();
     adopting.controls = builder.controls().to_vec();
-    let taken = adopting.entries(builder.entries().iter().map(checked).collect());
+    let taken = adopting.entries(builder.entries().iter().map(checked).collect(), None);
     assert_eq!(taken.unwrap_err().code(), Code::Quota);
 
     let reader = node.reader().unwrap();
@@ -38,8 +42,5 @@ fn a_transfer_ends_when_the_store_is_full_and_what_was_adopted_stays() {
     let tip = reader.session(builder.session()).unwrap().unwrap().tip;
     let at = usize::try_from(tip.seq.get()).unwrap();
     assert_eq!(tip.cid, builder.entries()[at].entry.cid(), "a verified prefix");
-    assert_eq!(
-        Adopting::new(node, builder.session(), None).err().map(|refused| refused.code()),
-        Some(Code::Quota)
-    );
+    assert_eq!(fresh(&node, builder.session()).err().map(|refused| refused.code()), Some(Code::Quota));
 }
