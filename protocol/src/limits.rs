@@ -75,6 +75,11 @@ pub const HEADS_OWNERS_MAX: usize = 1_024;
 pub const ENTRIES_FRAME_MAX: usize = 4_096;
 /// Size at which an answer that streams begins the next frame, in bytes.
 pub const FRAME_TARGET_BYTES: usize = 1_048_576;
+/// The same for the entries of a range answer, in bytes: small enough that the first are verified while the next are on their
+/// way, and that every core has one to verify. What a server chooses; nobody else has to.
+pub const ENTRIES_TARGET_BYTES: usize = 262_144;
+/// Entries at which a range answer begins the next frame, for the same reason: most of what an entry costs is its signature.
+pub const ENTRIES_TARGET: usize = 64;
 /// CBOR items of one frame; the largest honest frame (4,096 entries with payloads) has under 21,000.
 pub const FRAME_ITEMS_MAX: usize = 32_768;
 /// Entries that a conflict answer shows.

@@ -111,7 +111,14 @@ pub const ROUTES: &[Route] = &[
         takes: NOTHING,
         gives: JSON,
     },
-    post("/v1/fetch", JSON, "Fetch a session, verify it and, unless told otherwise, adopt it"),
+    Route {
+        method: "post",
+        path: "/v1/fetch",
+        summary: "Fetch a session, verify it and, unless told otherwise, adopt it; as SSE with its progress",
+        query: &[],
+        takes: JSON,
+        gives: &["application/json", "text/event-stream"],
+    },
     Route {
         method: "post",
         path: "/v1/import",

@@ -5,7 +5,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -40,11 +40,28 @@ pub(crate) enum ProgressMode {
     None,
 }
 
-/// What is known of the work.
+/// When nothing has moved for so long, that is said instead of when it ends.
+const STALLED_AFTER: Duration = Duration::from_secs(8);
+
+/// What is known of the work. Where entries are counted, bytes are told beside them and have no total.
 #[derive(Debug, Default)]
 struct Counters {
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
+    done_entries: AtomicU64,
+    total_entries: AtomicU64,
+    done_blocks: AtomicU64,
+    total_blocks: AtomicU64,
+    /// Whether entries are what is counted.
+    in_entries: AtomicBool,
+}
+
+/// What work is counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Unit {
+    #[default]
+    Bytes,
+    Entries,
 }
 
 /// Work that is under way; it ends when this is dropped.
@@ -53,7 +70,22 @@ pub(crate) struct Progress {
     watcher: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
-/// Counts the bytes of one piece of work, from any thread.
+/// How far a transfer of entries is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entries {
+    /// Entries that are done.
+    pub(crate) done: u64,
+    /// Entries in all; 0 while that is not known.
+    pub(crate) total: u64,
+    /// Bytes that came.
+    pub(crate) bytes: u64,
+    /// Blocks of files that came after the entries.
+    pub(crate) blocks: u64,
+    /// Blocks of files that were asked for.
+    pub(crate) blocks_total: u64,
+}
+
+/// Counts what is done of one piece of work, from any thread.
 #[derive(Clone)]
 pub(crate) struct Counter(Arc<Counters>);
 
@@ -61,6 +93,17 @@ impl Counter {
     /// So many bytes more were done.
     pub(crate) fn add(&self, bytes: u64) {
         self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// This much is done by now, of work that is counted in entries.
+    pub(crate) fn entries(&self, now: Entries) {
+        let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
+        set(&self.0.done_entries, now.done);
+        set(&self.0.total_entries, now.total);
+        set(&self.0.done_bytes, now.bytes);
+        set(&self.0.done_blocks, now.blocks);
+        set(&self.0.total_blocks, now.blocks_total);
+        self.0.in_entries.store(true, Ordering::Relaxed);
     }
 }
 
@@ -110,30 +153,99 @@ impl Drop for Progress {
 }
 
 /// What the counters say at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Moment {
     done_bytes: u64,
     total_bytes: u64,
+    unit: Unit,
+    entries: Entries,
     elapsed: Duration,
+    /// How long nothing has moved.
+    still: Duration,
+}
+
+/// Looks at counters again and again, and notices when they stand still.
+struct Watch<'c> {
+    counters: &'c Counters,
+    since: Instant,
+    last: Moment,
+    moved: Instant,
+}
+
+impl<'c> Watch<'c> {
+    fn new(counters: &'c Counters) -> Self {
+        let since = Instant::now();
+        Watch { counters, since, last: Moment::default(), moved: since }
+    }
+
+    fn look(&mut self) -> Moment {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = self.counters;
+        let entries = Entries {
+            done: of(&counters.done_entries),
+            total: of(&counters.total_entries),
+            bytes: of(&counters.done_bytes),
+            blocks: of(&counters.done_blocks),
+            blocks_total: of(&counters.total_blocks),
+        };
+        let done_bytes = of(&counters.done_bytes);
+        if (entries, done_bytes) != (self.last.entries, self.last.done_bytes) {
+            self.moved = Instant::now();
+        }
+        self.last = Moment {
+            done_bytes,
+            total_bytes: of(&counters.total_bytes),
+            unit: if counters.in_entries.load(Ordering::Relaxed) { Unit::Entries } else { Unit::Bytes },
+            entries,
+            elapsed: self.since.elapsed(),
+            still: self.moved.elapsed(),
+        };
+        self.last
+    }
 }
 
 impl Moment {
-    fn of(counters: &Counters, since: Instant) -> Self {
-        Moment {
-            done_bytes: counters.done_bytes.load(Ordering::Relaxed),
-            total_bytes: counters.total_bytes.load(Ordering::Relaxed),
-            elapsed: since.elapsed(),
+    /// Done and total, in what the work is counted in; a total of 0 is not known.
+    fn course(self) -> (u64, u64) {
+        match self.unit {
+            Unit::Bytes => (self.done_bytes, self.total_bytes),
+            Unit::Entries => (self.entries.done, self.entries.total),
         }
     }
 
-    /// When it ends at the rate so far; not before the rate means something.
+    /// When it ends at the rate so far; not before the rate means something, and not while nothing moves.
     fn eta_ms(self) -> Option<u64> {
-        let left = self.total_bytes.checked_sub(self.done_bytes)?;
-        if self.elapsed < ETA_AFTER || self.done_bytes == 0 || left == 0 {
+        let (done, total) = self.course();
+        let left = total.checked_sub(done)?;
+        if self.elapsed < ETA_AFTER || self.still >= STALLED_AFTER || done == 0 || left == 0 {
             return None;
         }
-        let ms = u128::from(left) * self.elapsed.as_millis() / u128::from(self.done_bytes);
+        let ms = u128::from(left) * self.elapsed.as_millis() / u128::from(done);
         u64::try_from(ms).ok()
+    }
+
+    /// How much of how much, in words; empty before anything is known.
+    fn amount(self) -> String {
+        let (entries, came) = (self.entries, format::bytes(self.done_bytes));
+        let mut words = match (self.unit, self.course()) {
+            (Unit::Bytes, (0, 0)) => String::new(),
+            (Unit::Bytes, (_, 0)) => came,
+            (Unit::Bytes, (_, total)) => format!("{came} of {}", format::bytes(total)),
+            (Unit::Entries, (done, 0)) => format!("{}, {came}", format::count(done, "entry", "entries")),
+            (Unit::Entries, (done, total)) => {
+                format!("{done} of {}, {came}", format::count(total, "entry", "entries"))
+            }
+        };
+        if entries.blocks_total > 0 {
+            words.push_str(&format!(", {} of {} blocks", entries.blocks, entries.blocks_total));
+        }
+        words
+    }
+
+    /// That nothing comes any more, once it has not for long enough.
+    fn stalled(self) -> Option<String> {
+        let still = format::elapsed(format::millis(self.still));
+        (self.still >= STALLED_AFTER).then(|| format!("stalled: nothing moved for {still}"))
     }
 }
 
@@ -147,25 +259,31 @@ enum Course {
 
 fn sentence(phase: &str, course: Course, moment: Moment) -> String {
     let took = format::elapsed(format::millis(moment.elapsed));
-    let amount = match (moment.done_bytes, moment.total_bytes) {
-        (0, 0) => String::new(),
-        (done, 0) => format!(", {}", format::bytes(done)),
-        (done, total) => format!(", {} of {}", format::bytes(done), format::bytes(total)),
-    };
-    match course {
-        Course::Begins => format!("{phase}: begins"),
-        Course::Goes => format!("{phase}: {took}{amount}"),
-        Course::Ends => format!("{phase}: ended after {took}{amount}"),
+    let amount = moment.amount();
+    let amount = if amount.is_empty() { amount } else { format!(", {amount}") };
+    match (course, moment.stalled()) {
+        (Course::Begins, _) => format!("{phase}: begins"),
+        (Course::Goes, Some(stalled)) => format!("{phase}: {took}{amount}, {stalled}"),
+        (Course::Goes, None) => format!("{phase}: {took}{amount}"),
+        (Course::Ends, _) => format!("{phase}: ended after {took}{amount}"),
     }
 }
 
 fn object(phase: &str, course: Course, moment: Moment) -> String {
-    let total = (moment.total_bytes > 0).then_some(moment.total_bytes);
-    json!({
-        "kind": "progress", "phase": phase, "done": moment.done_bytes, "total": total, "bytes": moment.done_bytes,
-        "elapsedMs": format::millis(moment.elapsed), "etaMs": moment.eta_ms(), "ended": course == Course::Ends,
-    })
-    .to_string()
+    let (done, total) = moment.course();
+    let mut object = json!({
+        "kind": "progress", "phase": phase, "done": done, "total": (total > 0).then_some(total),
+        "bytes": moment.done_bytes, "elapsedMs": format::millis(moment.elapsed), "etaMs": moment.eta_ms(),
+        "ended": course == Course::Ends,
+    });
+    if moment.entries.blocks_total > 0 {
+        object["blocks"] = moment.entries.blocks.into();
+        object["blocksTotal"] = moment.entries.blocks_total.into();
+    }
+    if let (Course::Goes, Some(_)) = (course, moment.stalled()) {
+        object["stalledMs"] = format::millis(moment.still).into();
+    }
+    object.to_string()
 }
 
 /// Writes a line at the start, one every `every`, and one at the end.
@@ -176,9 +294,9 @@ fn lines(
     every: Duration,
     write: fn(&str, Course, Moment) -> String,
 ) {
-    let since = Instant::now();
-    let say = |course| {
-        let _ = writeln!(io::stderr().lock(), "{}", write(phase, course, Moment::of(counters, since)));
+    let mut watch = Watch::new(counters);
+    let mut say = |course| {
+        let _ = writeln!(io::stderr().lock(), "{}", write(phase, course, watch.look()));
     };
     say(Course::Begins);
     while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
@@ -195,14 +313,19 @@ fn draw(phase: &str, counters: &Counters, stopped: &mpsc::Receiver<()>) {
     let style =
         |template| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::no_length().with_message(phase.to_owned());
-    bar.set_style(style("{spinner} {msg} {elapsed} {bytes}"));
+    bar.set_style(style("{spinner} {msg} {elapsed} {prefix}"));
+    let mut watch = Watch::new(counters);
     while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-        let total = counters.total_bytes.load(Ordering::Relaxed);
+        let moment = watch.look();
+        let (done, total) = moment.course();
         if total > 0 && bar.length() != Some(total) {
             bar.set_length(total);
-            bar.set_style(style("{msg} [{bar:30}] {bytes}/{total_bytes} {eta}"));
+            bar.set_style(style("{msg} [{bar:30}] {prefix}"));
         }
-        bar.set_position(counters.done_bytes.load(Ordering::Relaxed));
+        bar.set_position(done);
+        let end = moment.eta_ms().map(|ms| format!("{} left", format::elapsed(ms)));
+        let end = moment.stalled().or(end).map_or_else(String::new, |end| format!(", {end}"));
+        bar.set_prefix(format!("{}{end}", moment.amount()));
         bar.tick();
     }
     bar.finish_and_clear();
@@ -213,7 +336,7 @@ mod tests {
     use super::*;
 
     fn moment(done_bytes: u64, total_bytes: u64, seconds: u64) -> Moment {
-        Moment { done_bytes, total_bytes, elapsed: Duration::from_secs(seconds) }
+        Moment { done_bytes, total_bytes, elapsed: Duration::from_secs(seconds), ..Moment::default() }
     }
 
     #[test]
@@ -238,5 +361,44 @@ mod tests {
             (&value["phase"], &value["ended"], &value["total"]),
             (&json!("fetch"), &json!(true), &json!(null))
         );
+    }
+
+    #[test]
+    fn entries_are_counted_with_their_bytes_beside_them() {
+        let entries = Entries { done: 1_200, total: 5_800, bytes: 3 << 20, blocks: 0, blocks_total: 0 };
+        let moment = Moment { done_bytes: 3 << 20, unit: Unit::Entries, entries, ..moment(0, 0, 12) };
+        assert_eq!(sentence("fetch", Course::Goes, moment), "fetch: 12.0 s, 1200 of 5800 entries, 3.0 MiB");
+        assert_eq!(moment.eta_ms(), Some(46_000));
+        let value: serde_json::Value = serde_json::from_str(&object("fetch", Course::Goes, moment)).unwrap();
+        assert_eq!(
+            (&value["done"], &value["total"], &value["bytes"]),
+            (&json!(1_200), &json!(5_800), &json!(3 << 20))
+        );
+    }
+
+    #[test]
+    fn a_stall_is_named_instead_of_an_end_that_moves_away() {
+        let entries = Entries { done: 5, total: 10, bytes: 1024, blocks: 1, blocks_total: 4 };
+        let still = Duration::from_secs(9);
+        let moment = Moment { done_bytes: 1024, unit: Unit::Entries, entries, still, ..moment(0, 0, 30) };
+        assert_eq!(moment.eta_ms(), None);
+        assert_eq!(
+            sentence("audit", Course::Goes, moment),
+            "audit: 30.0 s, 5 of 10 entries, 1.0 KiB, 1 of 4 blocks, stalled: nothing moved for 9.0 s"
+        );
+    }
+
+    #[test]
+    fn what_moves_is_not_stalled() {
+        let counters = Arc::new(Counters::default());
+        let mut watch = Watch::new(&counters);
+        watch.look();
+        let before = watch.moved;
+        Counter(Arc::clone(&counters)).entries(Entries { done: 1, ..Entries::default() });
+        watch.look();
+        assert!(watch.moved >= before);
+        let moved = watch.moved;
+        watch.look();
+        assert_eq!(watch.moved, moved);
     }
 }

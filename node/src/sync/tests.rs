@@ -10,6 +10,7 @@ use throughline_protocol::wire::chain::{ChainAsk, EntryAt, Payloads, RangeAsk};
 
 use super::testbench::*;
 use super::*;
+use crate::core::PayloadUse;
 
 async fn fetch_over(listen: &str, road: &str) {
     let (a, b) = (TestNode::start(listen).await, TestNode::start(listen).await);
@@ -62,6 +63,58 @@ async fn a_fetch_goes_on_where_the_last_one_ended() {
         assert_eq!(c.row(builder.session()).unwrap().tip.cid, builder.head().entry.cid());
         let again = c.bring(builder.session(), &[b.ticket().await]).await.unwrap();
         assert_eq!((again.transfer.resumed_from, again.transfer.from[0].entries), (Some(40), 0));
+    })
+    .await;
+}
+
+/// What a fetch tells of a session is what reading all of it back from the store tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fetch_tells_what_reading_it_back_would() {
+    in_time(async {
+        let a = TestNode::start(TCP).await;
+        let plain = session("told plain", 70);
+        let mut anchored = session("told anchored", 9);
+        let (account, device) = (anchored.owner.clone(), anchored.device.clone());
+        anchored.reference(&account, 6, Shown::Publishes);
+        anchored.reference(&device, 8, Shown::Anchors);
+        for builder in [plain, anchored] {
+            a.take(&builder);
+            let c = TestNode::stranger(TCP).await;
+            a.hold(&[c.grant(Role::Reader)]);
+            let from = [a.ticket().await];
+            let cold = c.bring(builder.session(), &from).await.unwrap();
+            let told = Some(cold.told.cid);
+            let verified = c.node.verify(builder.session(), PayloadUse::Present, told).unwrap();
+            let reviewed = c.node.review(builder.session(), PayloadUse::Present, told).unwrap();
+            assert_eq!((cold.mode, cold.report.as_ref()), (Use::Adopt, Some(&verified)));
+            assert_eq!(reviewed, verified);
+            let again = c.bring(builder.session(), &from).await.unwrap();
+            assert_eq!(again.report, None, "only a cold fetch saw all of it");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_far_a_fetch_is_ends_with_everything() {
+    in_time(async {
+        let (a, c) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let builder = session("counted", 300);
+        a.take(&builder.at(100));
+        a.hold(&[c.grant(Role::Reader)]);
+        let from = [a.ticket().await];
+        for (mode, entries) in [(Use::Adopt, 101), (Use::Audit, 101), (Use::Adopt, 200)] {
+            if entries == 200 {
+                a.take(&builder);
+            }
+            let tally = Tally::new();
+            let asked = request(builder.session(), &from, mode);
+            let fetched = c.network.fetch_counted(asked, Arc::clone(&tally)).await.unwrap();
+            let now = tally.now();
+            assert_eq!((now.entries, now.entries_total), (entries, Some(entries)), "{mode:?}");
+            assert_eq!(fetched.transfer.from[0].entries, entries);
+            assert!(now.bytes > 0 && now.bytes <= fetched.transfer.bytes, "{now:?}");
+        }
     })
     .await;
 }

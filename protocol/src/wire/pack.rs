@@ -7,8 +7,11 @@ use crate::limits;
 
 /// Something of which an answer holds many.
 pub trait Packed: Sized {
-    /// How many one frame may hold.
+    /// How many one frame is to hold at most, which is no more than it may.
     const FRAME_MAX: usize;
+
+    /// The size that a frame of them is to have at most, in bytes, unless a single one is larger.
+    const TARGET_BYTES: usize;
 
     /// About how many bytes it takes in a frame; never fewer than it does.
     fn packed_bytes(&self) -> usize;
@@ -18,7 +21,8 @@ pub trait Packed: Sized {
 const ITEM_OVERHEAD_BYTES: usize = 32;
 
 impl Packed for EntryItem {
-    const FRAME_MAX: usize = limits::ENTRIES_FRAME_MAX;
+    const FRAME_MAX: usize = limits::ENTRIES_TARGET;
+    const TARGET_BYTES: usize = limits::ENTRIES_TARGET_BYTES;
 
     fn packed_bytes(&self) -> usize {
         self.entry.len() + self.payload.as_ref().map_or(0, |payload| payload.len()) + ITEM_OVERHEAD_BYTES
@@ -28,6 +32,7 @@ impl Packed for EntryItem {
 impl Packed for Arc<[u8]> {
     // The smaller of what a path frame (64) and a control frame (256) may hold.
     const FRAME_MAX: usize = limits::LOCATOR_MAX;
+    const TARGET_BYTES: usize = limits::FRAME_TARGET_BYTES;
 
     fn packed_bytes(&self) -> usize {
         self.len() + ITEM_OVERHEAD_BYTES
@@ -35,7 +40,7 @@ impl Packed for Arc<[u8]> {
 }
 
 /// Collects items and hands out a frame whenever the next item would take it above
-/// [`limits::FRAME_TARGET_BYTES`]. An item larger than that gets a frame of its own, which is still within
+/// [`Packed::TARGET_BYTES`] or [`Packed::FRAME_MAX`]. An item larger than that gets a frame of its own, which is still within
 /// [`limits::FRAME_BYTES_MAX`]: an entry and a payload are.
 pub struct Packer<T> {
     wrap: fn(Vec<T>) -> ChainAnswer,
@@ -54,7 +59,7 @@ impl<T: Packed> Packer<T> {
     #[must_use]
     pub fn push(&mut self, item: T) -> Option<ChainAnswer> {
         let bytes = item.packed_bytes();
-        let is_full = self.bytes + bytes > limits::FRAME_TARGET_BYTES || self.items.len() >= T::FRAME_MAX;
+        let is_full = self.bytes + bytes > T::TARGET_BYTES || self.items.len() >= T::FRAME_MAX;
         let frame = if is_full { self.finish() } else { None };
         self.items.push(item);
         self.bytes += bytes;
@@ -86,3 +91,5 @@ pub fn pack<T: Packed>(
         packer.finish()
     })
 }
+
+const _: () = assert!(limits::ENTRIES_TARGET <= limits::ENTRIES_FRAME_MAX);

@@ -437,7 +437,7 @@ fn error_details_lose_what_a_terminal_would_obey() {
 }
 
 #[test]
-fn long_answers_are_cut_into_frames_of_about_a_mebibyte() {
+fn long_answers_are_cut_into_frames() {
     let item = |size| EntryItem { entry: bytes(400), payload: Some(bytes(size)) };
     let items: Vec<EntryItem> = (0..40).map(|n| item(if n == 20 { 1_048_576 } else { 100_000 })).collect();
     let frames: Vec<ChainAnswer> = pack(ChainAnswer::Entries, items.clone()).collect();
@@ -448,13 +448,13 @@ fn long_answers_are_cut_into_frames_of_about_a_mebibyte() {
         let ChainAnswer::Entries(held) = ChainAnswer::decode_body(&frame.encode_body()).unwrap() else {
             panic!("another kind of frame");
         };
-        assert!(length <= limits::FRAME_TARGET_BYTES || held.len() == 1, "{length}");
+        assert!(length <= limits::ENTRIES_TARGET_BYTES || held.len() == 1, "{length}");
         assert!(length <= limits::FRAME_BYTES_MAX);
         back.extend(held);
     }
     assert_eq!(back, items);
 
-    let small = vec![EntryItem { entry: bytes(1), payload: None }; limits::ENTRIES_FRAME_MAX + 1];
+    let small = vec![EntryItem { entry: bytes(1), payload: None }; limits::ENTRIES_TARGET + 1];
     assert_eq!(pack(ChainAnswer::Entries, small).count(), 2);
     assert_eq!(pack(ChainAnswer::Path, vec![bytes(300); limits::LOCATOR_MAX]).count(), 1);
     assert_eq!(pack(ChainAnswer::Control, Vec::new()).count(), 0);

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::fixtures::{self, Fixture};
@@ -70,6 +70,33 @@ fn check_26_absent_and_private_look_the_same() -> Result<()> {
         answers.push(refused.to_string().replace(session.as_str(), "S").replace(&session[8..16], "S"));
     }
     assert_eq!(answers[0], answers[1], "an answer tells whether a private session exists");
+    Ok(())
+}
+
+#[test]
+fn a_fetch_and_an_audit_say_how_far_they_are_beside_their_one_object() -> Result<()> {
+    let world = World::new()?;
+    let session = world.session_on_a()?;
+    let desktop = world.desktop.home();
+    for command in ["audit", "fetch"] {
+        let ran = desktop.cli(&[command, &session, "--from", "server-a", "--progress", "json"]).json()?;
+        let answer = ran.expect(0)?;
+        let lines: Vec<Value> = ran.stderr.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        let last = lines.last().context("expected lines of progress")?;
+        assert_eq!((&last["kind"], &last["phase"]), (&"progress".into(), &command.into()), "{last}");
+        assert_eq!(last["ended"], true, "{last}");
+        assert_eq!(last["done"], answer["transfer"]["from"][0]["entries"], "{last}");
+        if command == "audit" {
+            // Whatever is held already, an audit sees everything.
+            assert_eq!(last["total"], answer["checks"]["chain"]["entries"], "{last}");
+            assert_eq!(last["done"], last["total"], "{last}");
+            assert!(last["bytes"].as_u64() > Some(0), "{last}");
+        }
+    }
+    // Not on a terminal there are lines instead of a bar. Everything is held now.
+    let plain = desktop.cli(&["fetch", &session, "--from", "server-a"]).run()?;
+    assert!(plain.stderr.starts_with("fetch: begins\nfetch: ended after "), "{}", plain.stderr);
+    assert!(plain.stderr.contains(", 0 entries, "), "{}", plain.stderr);
     Ok(())
 }
 

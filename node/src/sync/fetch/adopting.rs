@@ -3,6 +3,8 @@
 //! A group is large enough that its commit costs little beside it, and small enough that the next ones are verified and received
 //! meanwhile. What was adopted stays when the transfer ends early: the next one goes on after it. Nothing else is stored.
 
+use std::time::Instant;
+
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
@@ -17,7 +19,7 @@ use crate::core::{Arrived, Evaluated, Node};
 use crate::sync::ask::is_of_owner;
 
 /// Entries that are adopted in one commit.
-const GROUP_ENTRIES: usize = 1_024;
+const GROUP_ENTRIES: usize = 512;
 /// Bytes that are adopted in one commit; the staging quota may be smaller. A quarter of what may be under way, so that the
 /// next groups are received and verified meanwhile.
 const GROUP_BYTES: u64 = AHEAD_BYTES_MAX as u64 / 4;
@@ -164,8 +166,10 @@ impl Adopting {
             }
             return Ok(());
         }
+        let (count, began) = (entries.len(), Instant::now());
         let arrived = Arrived { entries, controls, ..Arrived::default() };
         let evaluated = self.node.take_in(self.session, arrived)?;
+        tracing::debug!(entries = count, took = ?began.elapsed(), "a group was adopted");
         self.adopted += evaluated.adopted;
         if let Some(witness) = &mut self.witness {
             witness.adopted(&evaluated);

@@ -175,6 +175,7 @@ impl Shared {
         let Some(mut told) = best_head(&answers) else {
             return Err(nothing_told(session, &answers, &names, named));
         };
+        tracing::debug!(peers = answers.len(), seq = told.seq.get(), took = ?began.elapsed(), "heads were told");
         if answers.len() < request.peers_min {
             let what = format!("expected answers of {} peers, got {}", request.peers_min, answers.len());
             return Err(Problem::new(Code::Unreachable, what).with("asked", names));
@@ -193,6 +194,7 @@ impl Shared {
             let failure = match fetched {
                 Ok(mut fetched) => {
                     fetched.transfer.elapsed = began.elapsed();
+                    tracing::debug!(took = ?fetched.transfer.elapsed, "a fetch has ended");
                     return Ok(fetched);
                 }
                 Err(failure) => first_failure.take().unwrap_or(failure),

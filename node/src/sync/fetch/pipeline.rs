@@ -11,6 +11,7 @@
 //! [`FRAME_COST_MIN`] at least, so that small ones are bounded in number too. A peer waits for us as it waits for a slow line:
 //! nothing is charged for it.
 
+use std::future::Future;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
@@ -82,9 +83,21 @@ impl Frames {
     }
 }
 
+/// Where frames come from.
+pub(super) trait Source: Send {
+    /// The bytes of the next frame. Dropping the future loses nothing.
+    fn body(&mut self) -> impl Future<Output = Result<Vec<u8>, PeerFault>> + Send;
+}
+
+impl Source for Line {
+    fn body(&mut self) -> impl Future<Output = Result<Vec<u8>, PeerFault>> + Send {
+        Line::body(self)
+    }
+}
+
 impl Feed {
-    /// Receives until the line ends, says nothing for `idle`, or nobody takes frames any more.
-    pub(super) async fn run(self, line: &mut Line, idle: Duration) {
+    /// Receives until the source ends, says nothing for `idle`, or nobody takes frames any more.
+    pub(super) async fn run(self, source: &mut impl Source, idle: Duration) {
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let lanes = Arc::new(Semaphore::new(cores.min(LANES_MAX)));
         let room = Arc::new(Semaphore::new(AHEAD_BYTES_MAX as usize));
@@ -93,12 +106,13 @@ impl Feed {
             let body = tokio::select! {
                 biased;
                 () = self.0.closed() => return,
-                body = timeout(idle, line.body()) => body,
+                body = timeout(idle, source.body()) => body,
             };
             let late = || PeerFault::nobodys(Code::Timeout, "the peer sent nothing for too long");
             let body = match body.unwrap_or_else(|_| Err(late())) {
                 Ok(body) => body,
                 Err(fault) => {
+                    tracing::debug!(%fault, "nothing comes any more");
                     // Nobody may be left who wants to know.
                     let _ = self.0.send(Next::Broken(fault));
                     return;
@@ -133,3 +147,7 @@ impl Feed {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;

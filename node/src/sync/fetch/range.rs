@@ -136,10 +136,14 @@ impl Work {
             let (frame, room) = frames.next().map_err(Stop::Answer)?;
             self.tally.came(room.bytes);
             match frame {
-                Frame::End => return self.check.end().map_err(|violation| Stop::Answer(violation.into())),
+                Frame::End => {
+                    tracing::debug!(entries = self.entries, "the last frame was taken");
+                    return self.check.end().map_err(|violation| Stop::Answer(violation.into()));
+                }
                 Frame::Path(entries) => {
                     self.check.path(&entries).map_err(|violation| Stop::Answer(violation.into()))?;
                     if let Some(entries) = self.check.remaining() {
+                        tracing::debug!(entries, "the skip path is whole");
                         self.tally.expect(entries);
                     }
                 }

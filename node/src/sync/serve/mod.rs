@@ -47,16 +47,17 @@ enum End {
     Refused(WireError),
 }
 
-/// Where the frames of an answer go. The stream may be gone; then the work stops.
-struct Out(mpsc::Sender<ChainAnswer>);
+/// Where the frames of an answer go, as bytes. The stream may be gone; then the work stops.
+struct Out(mpsc::Sender<Vec<u8>>);
 
 /// The asker is gone.
 struct Gone;
 
 impl Out {
-    /// Queues a frame, waiting while the asker reads slowly. For threads of their own only.
-    fn send(&self, frame: ChainAnswer) -> Result<(), Gone> {
-        self.0.blocking_send(frame).map_err(|_| Gone)
+    /// Writes a frame and queues it, waiting while the asker reads slowly. For threads of their own only: meanwhile the one
+    /// before it is sent.
+    fn send(&self, frame: &ChainAnswer) -> Result<(), Gone> {
+        self.0.blocking_send(frame.encode_body()).map_err(|_| Gone)
     }
 }
 
@@ -164,7 +165,7 @@ async fn chain(shared: &Arc<Shared>, peer: PeerId, stream: &mut FrameStream) -> 
     let work = answer(Arc::clone(shared), asker, request.ask, Out(sender));
     let work = tokio::spawn(work);
     while let Some(frame) = frames.recv().await {
-        stream.write(&frame.encode_body()).await?;
+        stream.write(&frame).await?;
     }
     let end = match work.await {
         Ok(Ok(End::Done)) => ChainAnswer::End,
@@ -213,7 +214,7 @@ type Served = Answer<Result<End, Gone>>;
 /// As `?` for frames: ends the answer when the asker is gone.
 macro_rules! send {
     ($out:expr, $frame:expr) => {
-        if $out.send($frame).is_err() {
+        if $out.send(&$frame).is_err() {
             return Ok(Err(crate::sync::serve::Gone));
         }
     };
