@@ -1,0 +1,76 @@
+#!/usr/bin/env node
+// Answers records from stdin, one line each, in order, for runs that compare this verifier with another. A record is one
+// byte of kind, a big-endian u32 length and that many bytes:
+//   b  a blob as received            ok <type> | <code>
+//   p  a payload, its type guessed   ok <type> | <code>
+//   q  a payload: its type (`note title` for notes), a zero byte, the block
+//   c  a CID in binary form          ok <text> | <code>
+//   s  {"blobs": [bytes], "genesis": link} for selection, DAG-CBOR: one line of JSON
+//   v  a CAR                         <verdict> <code of the first problem | -> <its seq | ->
+
+import { checkBlob, cidFromBytes, guessPayload, readPayload, Reject } from '../src/index.js'
+
+const split = (bytes) => {
+  const zero = bytes.indexOf(0)
+  return [new TextDecoder().decode(bytes.subarray(0, zero)), bytes.subarray(zero + 1)]
+}
+
+const ANSWERS = {
+  b: (bytes) => `ok ${checkBlob(bytes).type}`,
+  p: (bytes) => `ok ${guessPayload(bytes)}`,
+  q: (bytes) => {
+    const [kind, block] = split(bytes)
+    readPayload(block, kind)
+    return `ok ${kind}`
+  },
+  c: (bytes) => `ok ${cidFromBytes(bytes)}`,
+  s: (bytes) => JSON.stringify(selectSet(bytes)),
+  v: (bytes) => {
+    const report = verifyCar(bytes)
+    return `${report.verdict} ${report.firstProblem?.code ?? '-'} ${report.firstProblem?.seq ?? '-'}`
+  }
+}
+
+function answer (kind, bytes) {
+  if (!Object.hasOwn(ANSWERS, kind)) throw new Error(`no records of kind ${JSON.stringify(kind)}`)
+  try {
+    return ANSWERS[kind](bytes)
+  } catch (error) {
+    if (error instanceof Reject) return error.code
+    throw error
+  }
+}
+
+const HEAD = 5
+
+async function main () {
+  let held = []
+  let size = 0
+  let wanted = HEAD
+  for await (const chunk of process.stdin) {
+    held.push(chunk)
+    size += chunk.length
+    if (size < wanted) continue
+    const all = Buffer.concat(held)
+    const lines = []
+    let at = 0
+    for (;;) {
+      if (all.length - at < HEAD) { wanted = HEAD; break }
+      wanted = HEAD + all.readUInt32BE(at + 1)
+      if (all.length - at < wanted) break
+      lines.push(answer(String.fromCharCode(all[at]), new Uint8Array(all.subarray(at + HEAD, at + wanted))))
+      at += wanted
+    }
+    held = [all.subarray(at)]
+    size = all.length - at
+    if (lines.length > 0 && !process.stdout.write(lines.join('\n') + '\n')) {
+      await new Promise((resolve) => process.stdout.once('drain', resolve))
+    }
+  }
+  if (size > 0) throw new Error('the input ends within a record')
+}
+
+main().catch((error) => {
+  process.stderr.write(`differ: ${error.stack ?? error}\n`)
+  process.exitCode = 1
+})

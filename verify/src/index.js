@@ -1,0 +1,6 @@
+// What this package offers. Pure: bytes in, decisions out; no clock, network, file or platform crypto.
+
+export { Blob, checkBlob, readBlob, signBlob, signedBytes } from './blob.js'
+export { cidFromBytes, cidFromText, cidOf, matches } from './cid.js'
+export { fault, Reject } from './codes.js'
+export { checkPayload, guessPayload, readPayload } from './payload.js'

@@ -1,0 +1,26 @@
+// Every bound of docs/PROTOCOL.md (Bytes, Kinds of fields, Entries, Streams). Bytes unless a name says otherwise.
+// It must never grow a bound that depends on the machine or on the input.
+
+export const ENTRY = 16_384
+export const CONTROL = 8_192 // Ref, Capability, CapabilityTombstone, SessionHandoff
+export const PAYLOAD = 1_048_576
+export const BLOCK = 2_097_152 // raw blocks, and Seed's other types, which have no bound of their own
+export const FRAME = 2_162_688
+export const EXT = 4_096
+export const LINKS = 256
+
+export const DEPTH_BLOB = 16 // entries, control blobs, frames
+export const DEPTH_OPEN = 64 // payloads, Changes, Comments
+
+export const ID = 128
+export const NAME = 256
+export const IRI = 512
+export const LABEL = 512
+export const PATH = 256
+export const SEGMENT = 128
+
+export const MS_END = 2 ** 48
+export const UINT_MAX = Number.MAX_SAFE_INTEGER
+
+export const CAR_HEADER = 4_096 // a header with one root has 58 bytes
+export const CAR_SECTION = BLOCK + 128 // a CID and a block
