@@ -2,5 +2,6 @@
 
 export { Blob, checkBlob, readBlob, signBlob, signedBytes } from './blob.js'
 export { cidFromBytes, cidFromText, cidOf, matches } from './cid.js'
-export { fault, Reject } from './codes.js'
+export { fault, refusal, Reject } from './codes.js'
 export { checkPayload, guessPayload, readPayload } from './payload.js'
+export { Placed, select, selectSet } from './select.js'

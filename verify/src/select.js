@@ -1,0 +1,236 @@
+// §Selection: which history counts, as a pure function of a set of blobs. No clock, no order, no local state.
+
+import { Grants } from './authority.js'
+import { checkBlob } from './blob.js'
+import { decode } from './cbor.js'
+import { isAncestor, meet, place, placeGenesis } from './chain.js'
+import { Reject, refusal, refuse } from './codes.js'
+import { DEPTH_BLOB } from './limits.js'
+
+/** A set of blobs that passed bytes, schema, key and signature, seen from one genesis: what of it is `in`, and why not. */
+export class Placed {
+  /**
+   * @param {string} genesis its CID
+   * @param {import('./blob.js').Blob[]} blobs
+   */
+  constructor (genesis, blobs) {
+    this.nodes = new Map()
+    this.refusals = new Map() // cid → Reject
+    this.root = null
+    this.blobs = new Map(blobs.map((blob) => [blob.cid, blob]))
+    this.children = new Map()
+    const first = this.blobs.get(genesis)
+    if (first === undefined || first.type !== 'SessionGenesis') {
+      this.refusals.set(genesis, new Reject('E_INCOMPLETE', 'the genesis is not held'))
+      return
+    }
+    this.grants = new Grants(first, blobs.filter((blob) => !blob.isEntry))
+    this.growFrom(first)
+    for (const blob of this.blobs.values()) if (blob.isEntry && !this.nodes.has(blob.cid) && blob.genesis === genesis) this.sayWhyNot(blob)
+  }
+
+  growFrom (first) {
+    for (const blob of this.blobs.values()) {
+      const prev = blob.isEntry && blob.cidIn('prev')
+      if (!prev) continue
+      if (this.children.has(prev)) this.children.get(prev).push(blob)
+      else this.children.set(prev, [blob])
+    }
+    const root = this.attempt(first, () => placeGenesis(first, this.grants))
+    if (root === null) return
+    this.root = root
+    const find = (cid) => this.nodes.get(cid)
+    const queue = [root]
+    for (let i = 0; i < queue.length; i++) {
+      for (const child of this.children.get(queue[i].cid) ?? []) {
+        if (child.genesis !== root.cid) continue
+        const node = this.attempt(child, () => place(child, queue[i], this.grants, find))
+        if (node !== null) queue.push(node)
+      }
+    }
+  }
+
+  attempt (blob, act) {
+    let node = null
+    const reject = refusal(() => { node = act() })
+    if (reject === null) this.nodes.set(blob.cid, node)
+    else this.refusals.set(blob.cid, reject)
+    return node
+  }
+
+  /** An entry of this session that no parent took in: its prev is of another kind, elsewhere, refused, or not held. */
+  sayWhyNot (blob) {
+    if (this.refusals.has(blob.cid) || blob.type === 'SessionGenesis') return
+    const prev = blob.cidIn('prev')
+    const parent = this.blobs.get(prev)
+    if (parent === undefined) this.refusals.set(blob.cid, new Reject('E_INCOMPLETE', `prev ${prev} is not held`))
+    else if (!parent.isEntry) this.refusals.set(blob.cid, new Reject('E_PREV_TYPE', `prev is a ${parent.type}`))
+    else if (parent.genesis !== blob.genesis) this.refusals.set(blob.cid, new Reject('E_SESSION_MISMATCH', 'prev is an entry of another session'))
+  }
+}
+
+/**
+ * Why a Ref does not count for this session (R-CO-4), or null.
+ * @param {import('./blob.js').Blob} ref
+ * @param {Placed} placed
+ */
+export function judgeRef (ref, placed) {
+  return refusal(() => {
+    const heads = ref.get('heads')
+    if (heads.length !== 1) refuse('E_REF_MISMATCH', `one head expected, found ${heads.length}`)
+    if (ref.map.has('redirect')) refuse('E_REF_MISMATCH', 'a Ref with a redirect')
+    const genesis = placed.root.cid
+    if (ref.cidIn('genesisBlob') !== genesis) refuse('E_REF_MISMATCH', 'genesisBlob is another session')
+    if (ref.get('path') !== `/session-${genesis}`) refuse('E_REF_MISMATCH', 'path does not name the genesis')
+    const role = placed.grants.role(ref)
+    const head = placed.nodes.get(heads[0].toString())
+    if (head === undefined) refuse('E_INCOMPLETE', 'the head of the Ref is not held')
+    if (ref.get('generation') !== head.epoch + 1) refuse('E_REF_MISMATCH', `generation ${head.epoch + 1} expected`)
+    const byHolder = ref.signer === head.holder && (role === 'owner' || role === 'writer')
+    if (role !== 'owner' && role !== 'device' && !byHolder) refuse('E_CAP_ROLE', 'a Ref by neither account, device nor holder')
+    if (!ref.map.has('visibility')) {
+      const allowed = role === 'owner' || role === 'device' ? head.class !== 'confidential' : head.class === 'public'
+      if (!allowed) refuse('E_CLASS', `a public Ref on a ${head.class} session`)
+    }
+  })
+}
+
+/** PIN: heads that account or live device fixed: node → by what. */
+function pins (placed) {
+  const found = new Map()
+  const pin = (cid, by) => {
+    const node = placed.nodes.get(cid)
+    if (node !== undefined && !found.has(node)) found.set(node, by)
+  }
+  const { grants, root } = placed
+  for (const blob of placed.blobs.values()) {
+    if (blob.type === 'Ref') {
+      const reject = judgeRef(blob, placed)
+      if (reject !== null && reject.code !== 'E_CLASS') continue
+      const role = grants.role(blob)
+      const head = blob.get('heads')[0].toString()
+      if (role === 'owner') pin(head, 'owner-ref')
+      else if (role === 'device' && grants.tombstoneOf(blob) === null) pin(head, 'device-ref')
+    } else if (blob.type === 'CapabilityTombstone' && blob.signer === grants.owner) {
+      for (const item of blob.get('keep') ?? []) {
+        if (item.get('genesis').toString() === root.cid) pin(item.get('head').toString(), 'owner-keep')
+      }
+    }
+  }
+  return found
+}
+
+/** Marks every ancestor-or-self of the nodes in `from`. Nodes come in an order in which parents precede children. */
+function withAncestors (nodes, from) {
+  const marked = new Set(from)
+  for (let i = nodes.length; i-- > 0;) if (marked.has(nodes[i]) && nodes[i].parent) marked.add(nodes[i].parent)
+  return marked
+}
+
+const bySeq = (a, b) => a.seq - b.seq || (a.cid < b.cid ? -1 : 1)
+
+/** Whether each is an ancestor of the next, in order of seq. */
+function isChain (nodes) {
+  const sorted = [...nodes].sort(bySeq)
+  return sorted.every((node, i) => i === 0 || isAncestor(sorted[i - 1], node))
+}
+
+const deepest = (nodes) => nodes.reduce((a, b) => (b.seq > a.seq ? b : a))
+
+function maximal (nodes) {
+  return nodes.filter((x) => !nodes.some((y) => y !== x && isAncestor(x, y)))
+}
+
+/** Entries of `set` that no other of it descends from, for large sets: by one pass over all nodes. */
+function tips (all, set) {
+  const members = new Set(set)
+  const covered = new Set()
+  for (let i = all.length; i-- > 0;) {
+    const node = all[i]
+    if (node.parent && (members.has(node) || covered.has(node))) covered.add(node.parent)
+  }
+  return set.filter((node) => !covered.has(node))
+}
+
+/**
+ * Selection over a set. `head` is the head, or the meet of FROZEN and FORKED, or null where the genesis does not count.
+ * @param {Placed} placed
+ */
+export function select (placed) {
+  const none = { head: null, base: null, valid: [], pending: [], passed: [], fenced: [], revoked: [], branches: [], pins: new Map(), anchors: new Set() }
+  if (placed.root === null) {
+    const reject = [...placed.refusals.values()][0]
+    return { ...none, state: reject.code === 'E_INCOMPLETE' ? 'INCOMPLETE' : 'INVALID', reject }
+  }
+  const all = [...placed.nodes.values()] // parents precede children
+  const { grants } = placed
+  const dead = (node) => node.role !== 'owner' && grants.tombstoneOf(node.blob) !== null
+  const pinned = pins(placed)
+  const anchors = new Set(pinned.keys())
+  for (const node of all) {
+    if (node.role === 'owner' || (!dead(node) && (node.role === 'device' || node.holderEntry))) anchors.add(node)
+  }
+  const anchored = withAncestors(all, anchors)
+  const valid = new Set()
+  for (const node of all) if ((!dead(node) || anchored.has(node)) && (node.parent === null || valid.has(node.parent))) valid.add(node)
+  const list = all.filter((node) => valid.has(node))
+  const revoked = all.filter((node) => !valid.has(node))
+  const common = { ...none, valid: list, revoked, pins: pinned, anchors }
+  if (list.length === 0) return { ...common, state: 'REVOKED_UNANCHORED' }
+  return finish(common, selectValid(all, list, [...pinned.keys()], placed.root))
+}
+
+/** The part of §Selection that begins with E. */
+function selectValid (all, valid, pinned, root) {
+  const epoch = valid.reduce((max, node) => Math.max(max, node.epoch), 0)
+  const top = epoch === 0 ? [root] : valid.filter((node) => node.opens && node.epoch === epoch)
+  if (top.length > 1) return { state: 'FROZEN', head: meet(top), branches: top, why: 'EV_OWNER_EQUIVOCATION' }
+  const base = top[0]
+  if (base.blob.type === 'SessionSeal') return { state: 'SEALED', head: base, base }
+  const above = valid.filter((node) => isAncestor(base, node))
+  const held = new Set(above.filter((node) => node.blob.signer === base.holder))
+  const nearest = (node) => { while (node !== base && !held.has(node)) node = node.parent; return node }
+  const fixed = [...new Set(pinned.filter((node) => isAncestor(base, node)).map(nearest))]
+  if (!isChain(fixed)) return { state: 'FROZEN', head: meet(maximal(fixed)), base, branches: maximal(fixed), why: 'EV_OWNER_EQUIVOCATION' }
+  const floor = deepest([base, ...fixed])
+  const ahead = [...held].filter((node) => isAncestor(floor, node))
+  if (!isChain(ahead)) {
+    const branches = tips(all, ahead)
+    return { state: 'FORKED', head: meet(branches), base, branches, why: 'EV_EQUIVOCATION' }
+  }
+  const head = deepest([floor, ...ahead])
+  return { state: head.blob.type === 'SessionSeal' ? 'SEALED' : 'OK', head, base }
+}
+
+/** What of the valid entries stands where beside the head. */
+function finish (common, chosen) {
+  const result = { ...common, ...chosen }
+  const epoch = common.valid.reduce((max, node) => Math.max(max, node.epoch), 0)
+  const beside = common.valid.filter((node) => !isAncestor(node, result.head))
+  if (result.state === 'OK') result.pending = beside.filter((node) => node.epoch === epoch && isAncestor(result.head, node))
+  const pending = new Set(result.pending)
+  result.passed = beside.filter((node) => node.epoch === epoch && !pending.has(node))
+  result.fenced = beside.filter((node) => node.epoch < epoch)
+  return result
+}
+
+/**
+ * Selection over `{"blobs": [bytes], "genesis": link}`; blobs that do not pass by themselves are left out. Keys in canonical
+ * order, lists ascending.
+ * @param {Uint8Array} bytes
+ */
+export function selectSet (bytes) {
+  const map = decode(bytes, DEPTH_BLOB).value
+  const blobs = []
+  for (const blob of map.get('blobs')) refusal(() => { blobs.push(checkBlob(blob)) })
+  const result = select(new Placed(map.get('genesis').toString(), blobs))
+  const cids = (nodes) => nodes.map((node) => node.cid).sort()
+  return {
+    head: result.head?.cid ?? null,
+    epoch: result.head?.epoch ?? null,
+    state: result.state,
+    tails: ['fenced', 'passed', 'revoked'].flatMap((kind) => cids(result[kind]).map((cid) => ({ cid, kind }))),
+    valid: cids(result.valid),
+    pending: cids(result.pending)
+  }
+}
