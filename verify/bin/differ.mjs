@@ -8,7 +8,7 @@
 //   s  {"blobs": [bytes], "genesis": link} for selection, DAG-CBOR: one line of JSON
 //   v  a CAR                         <verdict> <code of the first problem | -> <its seq | ->
 
-import { checkBlob, cidFromBytes, guessPayload, readPayload, Reject } from '../src/index.js'
+import { checkBlob, cidFromBytes, guessPayload, readPayload, Reject, selectSet, verifyCar } from '../src/index.js'
 
 const split = (bytes) => {
   const zero = bytes.indexOf(0)

@@ -99,13 +99,21 @@ export function signedBytes (blob) {
 }
 
 /**
+ * Checks the key and the signature of a blob that was read.
+ * @param {Blob} blob
+ */
+export function checkSigned (blob) {
+  checkSignature(blob.get('sig'), signedBytes(blob), blob.get('signer').subarray(2))
+}
+
+/**
  * Reads a blob and checks all of it.
  * @param {Uint8Array} bytes
  * @returns {Blob}
  */
 export function checkBlob (bytes) {
   const blob = readBlob(bytes)
-  checkSignature(blob.get('sig'), signedBytes(blob), blob.get('signer').subarray(2))
+  checkSigned(blob)
   return blob
 }
 

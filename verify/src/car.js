@@ -77,7 +77,7 @@ export class CarReader {
 
   /** Says that no more bytes come. */
   end () {
-    if (this.root === null) refuse('E_CAR_HEADER', 'the file ends within its header')
+    if (this.root === null) refuse('E_CAR_TRUNCATED', 'the file ends within its header')
     if (this.rest.length > 0) refuse('E_CAR_TRUNCATED', 'the file ends within a block')
   }
 }

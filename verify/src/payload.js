@@ -106,6 +106,7 @@ export function readPayload (block, kind) {
  * Checks that a block is the payload that an entry names.
  * @param {import('./blob.js').Blob} blob
  * @param {Uint8Array} block
+ * @returns {Map<string, any>} the payload's fields
  */
 export function checkPayload (blob, block) {
   const named = blob.get('payload')
@@ -116,6 +117,7 @@ export function checkPayload (blob, block) {
   if (envelope && !(map.has('envelope') && sameBytes(sha256(map.get('envelope')), envelope))) {
     refuse('E_CID_MISMATCH', 'the envelope does not hash to what the entry names')
   }
+  return map
 }
 
 /**
