@@ -161,4 +161,6 @@ export function decode (bytes, limit) {
 }
 
 /** The canonical bytes of a value as `decode` gives it. */
-export const encode = writeAgain
+export function encode (value) {
+  return plain(writeAgain(value))
+}
