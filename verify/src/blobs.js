@@ -5,13 +5,23 @@ import { compareBytes } from './cid.js'
 import { refuse } from './codes.js'
 import * as limits from './limits.js'
 import {
-  agent, block, bool, bytes, cap, closed, entry, ext, fields, id, label, list, ms, name, notSigner, oneOf,
-  openMap, positive, principal, seedPath, skip, text, uint
+  agent, block, bool, bytes, cap, closed, entry, ext, fields, id, label, list, ms, name, notSigner, oneOf, openMap, principal,
+  seedPath, seq, skip, text, typeFault, uint, version
 } from './schema.js'
 
-const SIGNED = { ts: ms, sig: bytes(64), type: text, signer: principal }
-const HEADER = { ...SIGNED, 'space?': notSigner, 'capability?': cap, 'v?': uint, 'x?': ext }
-const ENTRY = { ...HEADER, seq: positive, prev: entry, genesis: entry, 'epoch?': uint, 'skip?': skip }
+// A table is in the order in which fields are judged (R-BY-6). `type` is judged before any of them.
+const SIGNED = { ts: ms, signer: principal, type: () => {} }
+const OURS = { 'v?': version, ...SIGNED }
+const SIG = { sig: bytes(64) }
+const OUR_END = { 'x?': ext, ...SIG }
+
+/** space and capability of an entry: both or neither; a space is not the signer. */
+const together = (map) => {
+  if (map.has('space') !== map.has('capability')) refuse('E_SCHEMA_MISSING', 'space and capability come together')
+}
+const HEADER = { ...OURS, 'space?': principal, 'capability?': cap, '!together': together, '!space': notSigner('space') }
+const CHAIN = { seq, genesis: entry, prev: entry, 'epoch?': uint, 'skip?': skip }
+const ENTRY = { ...HEADER, ...CHAIN }
 
 const payload = closed({
   cid: entry,
@@ -22,10 +32,7 @@ const payload = closed({
   }
 })
 
-const calls = (value, map) => {
-  list(closed({ name, callId: id }), 128)(value, map)
-  refuseRepeated(value.map((call) => call.get('callId')))
-}
+const distinctCalls = (map) => refuseRepeated((map.get('calls') ?? []).map((call) => call.get('callId')))
 
 /** R-EN-8, in an entry and in its payload. */
 export function refuseRepeated (ids) {
@@ -56,21 +63,24 @@ const NOTES = {
   delete: {}
 }
 
-/** Keys of any note, for a note of unknown kind: its kind is what is wrong with it. */
+const noteKind = (value) => {
+  id(value)
+  oneOf(...Object.keys(NOTES))(value)
+}
+const NOTE = { ...ENTRY, kind: noteKind }
+const NOTE_SHAPES = new Map(Object.entries(NOTES).map(([kind, own]) => [kind, fields({ ...NOTE, ...own, ...OUR_END })]))
+// A note of unknown kind may have the keys of any: its kind is what is wrong with it.
 const ANY_NOTE = Object.fromEntries(Object.values(NOTES).flatMap(Object.keys).map((key) => [key.replace(/\??$/, '?'), () => {}]))
-const NOTE = { ...ENTRY, kind: (value) => { id(value); oneOf(...Object.keys(NOTES))(value) } }
-const NOTE_SHAPES = new Map(Object.entries(NOTES).map(([kind, own]) => [kind, fields({ ...NOTE, ...own })]))
-const NOTE_SHAPE = fields({ ...NOTE, ...ANY_NOTE })
+const NOTE_SHAPE = fields({ ...NOTE, ...ANY_NOTE, ...OUR_END })
 
-const entryType = (own, more = {}) => ({ entry: true, ours: true, max: limits.ENTRY, depth: limits.DEPTH_BLOB, shape: fields({ ...ENTRY, ...own }), ...more })
-const seedType = (own, more = {}) => ({ max: limits.BLOCK, depth: limits.DEPTH_BLOB, shape: fields({ ...SIGNED, ...own }), ...more })
-const pair = list(entry)
+const entryType = (own, more = {}) => ({ entry: true, ours: true, max: limits.ENTRY, depth: limits.DEPTH_BLOB, shape: fields({ ...ENTRY, ...own, ...OUR_END }), ...more })
+const seedType = (own, more = {}) => ({ max: limits.BLOCK, depth: limits.DEPTH_BLOB, shape: fields({ ...SIGNED, ...own, ...SIG }), ...more })
 const context = (value, map) => {
   if (Array.isArray(value) && value.length !== 2) refuse('E_SCHEMA_LEN', 'a context is a response and a genesis')
-  pair(value, map)
+  list(entry)(value, map)
 }
 
-/** What each type is: its fields, its bounds, whether it is an entry and whether it is ours (`v`, `x`, ASCII keys). */
+/** What each type is: its fields, its bounds, whether it is an entry and whether it is ours (`v`, `x`). */
 export const TYPES = new Map(Object.entries({
   SessionGenesis: {
     entry: true,
@@ -82,25 +92,35 @@ export const TYPES = new Map(Object.entries({
       ...HEADER,
       agent,
       nonce: bytes(16),
-      'holder?': notSigner,
+      'holder?': principal,
       'class?': oneOf('public', 'confidential'),
       'parent?': closed({ entry, session: entry }),
       'continues?': entry,
-      'payload?': payload
+      '!holder': notSigner('holder'),
+      'payload?': payload,
+      ...OUR_END
     })
   },
-  SessionUserMessage: entryType({ 'origin?': oneOf('trigger', 'hook', 'import', 'relayed'), 'answers?': entry, 'envelope?': bytes(32), payload }, {
-    missing: (map) => map.get('origin') === 'relayed' && !map.has('envelope') && 'envelope',
-    after: (map) => { if (map.has('envelope') && map.get('origin') !== 'relayed') refuse('E_SCHEMA_EXCLUSIVE', 'an envelope without origin relayed') }
+  SessionUserMessage: entryType({
+    'origin?': oneOf('trigger', 'hook', 'import', 'relayed'),
+    'answers?': entry,
+    'envelope?': bytes(32),
+    '!relayed': (map) => {
+      const relayed = map.get('origin') === 'relayed'
+      if (relayed && !map.has('envelope')) refuse('E_SCHEMA_MISSING', 'envelope is missing')
+      if (!relayed && map.has('envelope')) refuse('E_SCHEMA_EXCLUSIVE', 'an envelope without origin relayed')
+    },
+    payload
   }),
   SessionModelResponse: entryType({
     model: closed({ id: name, 'api?': id, provider: id }),
-    'calls?': calls,
+    'calls?': list(closed({ name, callId: id }), 128),
     'usage?': usage,
     'stopReason?': name,
     'status?': oneOf('interrupted', 'error'),
     'config?': entry,
     'durationMs?': uint,
+    '!calls': distinctCalls,
     payload
   }),
   SessionToolCall: entryType({
@@ -114,33 +134,33 @@ export const TYPES = new Map(Object.entries({
     payload
   }),
   SessionNote: { ...entryType({}), shapeOf: (map) => NOTE_SHAPES.get(map.get('kind')) ?? NOTE_SHAPE },
-  SessionHandoff: entryType({ 'holder?': principal, 'grant?': cap, 'tombstones?': list(entry, 64), 'reason?': name }, {
+  SessionHandoff: {
+    ...entryType({}),
     max: limits.CONTROL,
-    barred: [['space', 'capability'], 'E_CAP_ROLE']
-  }),
+    barred: [['space', 'capability'], 'E_CAP_ROLE'],
+    shape: fields({ ...OURS, ...CHAIN, 'holder?': principal, 'grant?': cap, 'tombstones?': list(entry, 64), 'reason?': name, ...OUR_END })
+  },
   SessionSeal: entryType({ count: uint, participants: list(principal, 256), firstTs: ms, lastTs: ms }),
-  Capability: seedType({ 'role?': text, 'path?': seedPath, 'label?': label, 'audience?': principal, delegate: principal }, { max: limits.CONTROL }),
+  Capability: seedType({ delegate: principal, 'role?': text, 'path?': seedPath, 'label?': label, 'audience?': principal }, { max: limits.CONTROL }),
   CapabilityTombstone: {
     ours: true,
     max: limits.CONTROL,
     depth: limits.DEPTH_BLOB,
-    shape: fields({ ...SIGNED, 'v?': uint, 'x?': ext, capability: cap, 'keep?': keep, 'reason?': name })
+    shape: fields({ ...OURS, capability: cap, 'keep?': keep, 'reason?': name, ...OUR_END })
   },
   Ref: seedType({
     'space?': principal,
     'capability?': cap,
     'path?': seedPath,
-    heads: list(cap),
-    genesisBlob: cap,
+    heads: list(block),
+    'genesisBlob?': block,
     'generation?': uint,
-    'redirect?': closed({ 'space?': principal, path: seedPath, 'republish?': bool }),
-    'visibility?': oneOf('Private')
-  }, {
-    max: limits.CONTROL,
-    after: (map) => {
-      if (map.get('visibility') === 'Private' && !/^\/[^/]+$/.test(map.get('path') ?? '')) refuse('E_SCHEMA_TEXT', 'a private Ref has a path of one segment')
+    'visibility?': oneOf('Private'),
+    'redirect?': openMap,
+    '!private': (map) => {
+      if (map.get('visibility') === 'Private' && !/^\/[^/]+$/.test(map.get('path') ?? '')) typeFault('a path of one segment in a private Ref')
     }
-  }),
+  }, { max: limits.CONTROL }),
   Change: seedType({ 'genesis?': cap, 'deps?': list(cap), 'depth?': uint, 'body?': openMap, 'context?': context }, { depth: limits.DEPTH_OPEN }),
   Comment: seedType({
     'id?': text,
@@ -152,11 +172,9 @@ export const TYPES = new Map(Object.entries({
     'replyParent?': cap,
     body: list(openMap),
     'visibility?': oneOf('Private'),
-    'context?': context
-  }, {
-    depth: limits.DEPTH_OPEN,
-    missing: (map) => map.has('replyParent') && !map.has('threadRoot') && 'threadRoot'
-  }),
+    'context?': context,
+    '!thread': (map) => { if (map.has('replyParent') && !map.has('threadRoot')) refuse('E_SCHEMA_MISSING', 'threadRoot is missing') }
+  }, { depth: limits.DEPTH_OPEN }),
   Contact: seedType({ 'id?': text, 'account?': principal, 'subject?': principal, 'name?': text, 'subscribe?': closed({ 'site?': bool, 'profile?': bool }) }),
   Profile: seedType({ 'alias?': principal, 'account?': principal, 'name?': text, 'avatar?': text, 'description?': text })
 }))

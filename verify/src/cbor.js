@@ -8,7 +8,7 @@ import { cidFromBytes, compareBytes, plain, sameBytes } from './cid.js'
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
-const UINT = 0; const NINT = 1; const BYTES = 2; const TEXT = 3; const ARRAY = 4; const MAP = 5; const TAG = 6
+const UINT = 0; const NINT = 1; const BYTES = 2; const TEXT = 3; const ARRAY = 4; const MAP = 5; const TAG = 6; const SIMPLE = 7
 
 class Reader {
   constructor (bytes, limit) {
@@ -69,12 +69,13 @@ class Reader {
     }
   }
 
+  /** Head, then depth, then content: the faults of a head come before E_CBOR_DEPTH, all others after it. */
   item (level) {
+    const initial = this.next()
+    const major = initial >= 0xe0 ? this.simpleHead(initial) : this.head(initial)
     if (level > this.limit) refuse('E_CBOR_DEPTH', `deeper than ${this.limit} levels`)
     if (level > this.depth) this.depth = level
-    const initial = this.next()
-    if (initial >= 0xe0) return this.simple(initial)
-    switch (this.head(initial)) {
+    switch (major) {
       case UINT:
         if (this.argument > Number.MAX_SAFE_INTEGER) refuse('E_CBOR_INTRANGE', 'an integer above 2^53 - 1')
         return this.argument
@@ -85,19 +86,17 @@ class Reader {
       case TEXT: return this.text()
       case ARRAY: return this.array(level)
       case MAP: return this.map(level)
-      default: return this.tag(level)
+      case TAG: return this.tag(level)
+      default: return simple(initial & 31)
     }
   }
 
-  simple (initial) {
+  /** The head of major type 7, which has no shortest form. */
+  simpleHead (initial) {
     const info = initial & 31
     if (info > 27) refuse('E_CBOR_SYNTAX', `reserved head 0x${initial.toString(16)}`)
     if (info >= 24 && this.at + (1 << (info - 24)) > this.bytes.length) refuse('E_CBOR_EOF', 'the bytes end within a head')
-    if (info > 24) refuse('E_CBOR_FLOAT', 'a float')
-    if (info === 20) return false
-    if (info === 21) return true
-    if (info === 22) return null
-    return refuse('E_CBOR_SIMPLE', 'a simple value other than true, false and null')
+    return SIMPLE
   }
 
   array (level) {
@@ -111,9 +110,8 @@ class Reader {
     let before = null
     for (let left = this.argument; left > 0; left--) {
       const initial = this.next()
-      // a key of another kind is refused by its kind, once its head is sound
-      if (initial >= 0xe0) { this.simple(initial); refuse('E_CBOR_KEYTYPE', 'a key that is not text') }
-      if (this.head(initial) !== TEXT) refuse('E_CBOR_KEYTYPE', 'a key that is not text')
+      // a key of another kind is refused for its kind, once its head is sound
+      if ((initial >= 0xe0 ? this.simpleHead(initial) : this.head(initial)) !== TEXT) refuse('E_CBOR_KEYTYPE', 'a key that is not text')
       const from = this.at
       const key = this.text()
       const raw = this.bytes.subarray(from, this.at)
@@ -144,6 +142,14 @@ class Reader {
     this.links++
     return cidFromBytes(bytes.subarray(1))
   }
+}
+
+function simple (info) {
+  if (info > 24) refuse('E_CBOR_FLOAT', 'a float')
+  if (info === 20) return false
+  if (info === 21) return true
+  if (info === 22) return null
+  return refuse('E_CBOR_SIMPLE', 'a simple value other than true, false and null')
 }
 
 /**

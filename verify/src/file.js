@@ -3,10 +3,11 @@
 // blob does not.
 
 import { readBlob, checkSigned } from './blob.js'
+import { TYPES } from './blobs.js'
 import { decode } from './cbor.js'
 import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, SHA2_256 } from './cid.js'
 import { Reject, refuse } from './codes.js'
-import { DEPTH_OPEN, LINKS } from './limits.js'
+import { DEPTH_BLOB, LINKS } from './limits.js'
 import { checkPayload, readPayload } from './payload.js'
 
 const CONTROL_RANK = ['Capability', 'CapabilityTombstone', 'Ref']
@@ -115,19 +116,20 @@ export class SessionFile {
 
   takeBlob (cid, name, bytes) {
     if (cid.code !== DAG_CBOR) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
+    const map = decode(bytes, DEPTH_BLOB).value
+    const type = map instanceof Map ? map.get('type') : null
+    const rule = typeof type === 'string' ? TYPES.get(type) : undefined
+    if (!rule?.entry && !CONTROL_RANK.includes(type)) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
+    if (this.genesis === null && type !== 'SessionGenesis') refuse('E_CAR_ORDER', 'the genesis comes first')
     let blob
     try {
       blob = readBlob(bytes)
     } catch (error) {
-      if (!(error instanceof Reject)) throw error
-      if (this.genesis === null) refuse('E_CAR_ORDER', 'the genesis comes first')
-      const map = decode(bytes, DEPTH_OPEN).value // not CBOR at all: a fault of the file
-      if (!(map instanceof Map) || !map.has('type')) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
+      if (!(error instanceof Reject) || this.genesis === null) throw error
       this.named = new Map()
       const seq = map.get('seq')
       return this.note(error, typeof seq === 'number' ? seq : null, name)
     }
-    if (this.genesis === null && blob.type !== 'SessionGenesis') refuse('E_CAR_ORDER', 'the genesis comes first')
     if (blob.isEntry) this.checkEntryPlace(blob)
     else this.checkControlPlace(blob)
     if (cid.multihash.code !== SHA2_256) return this.note(new Reject('E_CID_HASH', 'blobs stand under their sha2-256 CID'), blob.isEntry ? blob.seq : null, name)
@@ -143,7 +145,6 @@ export class SessionFile {
 
   checkControlPlace (blob) {
     const rank = CONTROL_RANK.indexOf(blob.type)
-    if (rank < 0) refuse('E_CAR_ORDER', `a ${blob.type} has no place in the file of a session`)
     if (this.lastEntry.seq > 0) refuse('E_CAR_ORDER', 'a control blob after the first entry')
     const last = this.lastControl
     if (last !== null && (rank - last.rank || compareBytes(blob.link.bytes, last.bytes)) <= 0) {

@@ -6,10 +6,10 @@ import { bytesToHex } from '@noble/hashes/utils.js'
 import { refuse } from './codes.js'
 import { IRI, PATH, SEGMENT } from './limits.js'
 
-/** @param {Uint8Array} bytes of a principal; of any other length: E_SCHEMA_LEN, of another prefix: E_KEY_CODEC */
+/** @param {Uint8Array} bytes of a principal: with another prefix E_KEY_CODEC, then of another length E_SCHEMA_LEN */
 export function checkPrincipal (bytes) {
-  if (bytes.length !== 34) refuse('E_SCHEMA_LEN', `a principal has 34 bytes, found ${bytes.length}`)
   if (bytes[0] !== 0xed || bytes[1] !== 0x01) refuse('E_KEY_CODEC', 'a principal begins with ed01')
+  if (bytes.length !== 34) refuse('E_SCHEMA_LEN', `a principal has 34 bytes, found ${bytes.length}`)
 }
 
 export const hex = bytesToHex
@@ -42,8 +42,7 @@ export function isPath (text) {
  * @returns {{account: string, path: string}}
  */
 export function parseAgent (text) {
-  if (new TextEncoder().encode(text).length > IRI) refuse('E_SCHEMA_LEN', `an agent has at most ${IRI} bytes`)
-  const found = /^hm:\/\/(z[1-9A-HJ-NP-Za-km-z]+)(\/.*)?$/s.exec(text)
+  const found = text.length <= IRI && /^hm:\/\/(z[1-9A-HJ-NP-Za-km-z]+)(\/.*)?$/s.exec(text)
   const account = found && principalFromText(found[1])
   const path = found?.[2] ?? ''
   if (!account || (path !== '' && !isPath(path))) refuse('E_CAP_SCOPE', 'an agent is hm:// and a principal, then a clean path or nothing')

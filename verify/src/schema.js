@@ -8,7 +8,7 @@ import * as limits from './limits.js'
 import { checkPrincipal, parseAgent } from './principal.js'
 
 const utf8 = new TextEncoder()
-const typeFault = (what) => refuse('E_SCHEMA_TYPE', `${what} expected`)
+export const typeFault = (what) => refuse('E_SCHEMA_TYPE', `${what} expected`)
 
 // C0, DEL, C1 and the characters with the Unicode property Bidi_Control
 // eslint-disable-next-line no-control-regex
@@ -35,11 +35,9 @@ export const principal = (value) => {
   checkPrincipal(value)
 }
 
-/** A principal that is left out when it is the signer. */
-export const notSigner = (value, map) => {
-  const signer = map.get('signer')
-  if (isBytes(value) && isBytes(signer) && sameBytes(value, signer)) refuse('E_CBOR_NONCANON', 'the signer spelled out')
-  principal(value)
+/** A rule that a principal is left out when it is the signer. */
+export const notSigner = (field) => (map) => {
+  if (map.has(field) && sameBytes(map.get(field), map.get('signer'))) refuse('E_CBOR_NONCANON', `${field} is the signer`)
 }
 
 export const block = (value) => { if (!isLink(value)) typeFault('a link') }
@@ -56,9 +54,20 @@ export const entry = (value) => {
 
 /** A skip that is left out when it is prev. */
 export const skip = (value, map) => {
-  const prev = map.get('prev')
-  if (isLink(value) && isLink(prev) && value.equals(prev)) refuse('E_CBOR_NONCANON', 'skip is prev')
   entry(value)
+  if (value.equals(map.get('prev'))) refuse('E_CBOR_NONCANON', 'skip is prev')
+}
+
+/** A version that this program knows is never written. */
+export const version = (value) => {
+  if (typeof value !== 'number') typeFault('a version')
+  refuse('E_CBOR_NONCANON', 'version 1 spelled out')
+}
+
+/** The seq of an entry that is no genesis. */
+export const seq = (value) => {
+  uint(value)
+  if (value === 0) refuse('E_SEQ', 'only a genesis has seq 0')
 }
 
 export const uint = (value) => {
@@ -102,10 +111,10 @@ export const agent = (value) => {
   parseAgent(value)
 }
 
-/** Seed's label: at most 512 bytes, no white space at its ends. */
+/** Seed's label: at most 512 bytes, at its ends no character with the Unicode property White_Space (not JavaScript's `trim`). */
 export const label = (value) => {
   bounded(value, limits.LABEL)
-  if (value.trim() !== value) refuse('E_SCHEMA_TEXT', 'a label is trimmed')
+  if (/^\p{White_Space}|\p{White_Space}$/u.test(value)) refuse('E_SCHEMA_TEXT', 'a label is trimmed')
 }
 
 /** Seed's path, which may be empty: begins with a slash, does not end with one, none of its forbidden characters. */
@@ -125,7 +134,10 @@ export const oneOf = (...words) => (value) => {
 export const list = (kind, max = Infinity) => (value, map) => {
   if (!Array.isArray(value)) typeFault('an array')
   if (value.length > max) refuse('E_SCHEMA_LEN', `at most ${max} items, found ${value.length}`)
-  for (const item of value) kind(item, map)
+  for (const item of value) {
+    if (item === null) refuse('E_SCHEMA_NULL', 'null in an array')
+    kind(item, map)
+  }
 }
 
 /** A map or array whose inside is not ours to judge. */
@@ -149,37 +161,41 @@ function isNothing (value) {
 }
 
 /**
- * Splits a table `{'name': kind, 'name?': kind}` into what closed maps are checked with.
+ * Makes a shape of a table. `'name'` is a required field, `'name?'` an optional one, `'!word'` a rule over the whole map. Fields
+ * are judged and rules asked in the order of the table, which is the order of docs/PROTOCOL.md (R-BY-6).
  * @param {Record<string, Function>} table
  */
 export function fields (table) {
-  const kinds = new Map()
-  const required = []
-  for (const [key, kind] of Object.entries(table)) {
-    const optional = key.endsWith('?')
-    const bare = optional ? key.slice(0, -1) : key
-    kinds.set(bare, { kind, optional })
-    if (!optional) required.push(bare)
-  }
-  // canonical order: shorter first, then bytewise
-  required.sort((a, b) => a.length - b.length || (a < b ? -1 : 1))
-  return { kinds, required }
+  const steps = Object.entries(table).map(([name, kind]) => {
+    const optional = name.endsWith('?')
+    return { key: optional ? name.slice(0, -1) : name, kind, optional, rule: name.startsWith('!') }
+  })
+  const keys = steps.filter(({ rule }) => !rule)
+  return { steps, known: new Set(keys.map(({ key }) => key)), required: keys.filter(({ optional }) => !optional).map(({ key }) => key) }
+}
+
+function checkMissing (map, shape) {
+  for (const key of shape.required) if (!map.has(key)) refuse('E_SCHEMA_MISSING', `${key} is missing`)
 }
 
 /** UNKNOWN, then MISSING. */
-export function checkKeys (map, shape, missing = {}) {
-  for (const key of map.keys()) if (!shape.kinds.has(key)) refuse('E_SCHEMA_UNKNOWN', `unknown field ${visible(key)}`)
-  for (const key of shape.required) if (!map.has(key)) refuse(missing[key] ?? 'E_SCHEMA_MISSING', `${key} is missing`)
+export function checkKeys (map, shape) {
+  for (const key of map.keys()) if (!shape.known.has(key)) refuse('E_SCHEMA_UNKNOWN', `unknown field ${visible(key)}`)
+  checkMissing(map, shape)
 }
 
-/** Field by field in canonical order: NULL, NONCANON, then what the kind refuses. Unknown fields are passed over. */
+/** Field by field: NULL, NONCANON, then what the kind refuses. Fields that are not of the shape are passed over. */
 export function checkFields (map, shape) {
-  for (const [key, value] of map) {
-    const field = shape.kinds.get(key)
-    if (field === undefined) continue
+  for (const { key, kind, optional, rule } of shape.steps) {
+    if (rule) {
+      kind(map)
+      continue
+    }
+    const value = map.get(key)
+    if (value === undefined) continue
     if (value === null) refuse('E_SCHEMA_NULL', `${key} is null`)
-    if (field.optional && isNothing(value)) refuse('E_CBOR_NONCANON', `${key} is there and empty`)
-    field.kind(value, map)
+    if (optional && isNothing(value)) refuse('E_CBOR_NONCANON', `${key} is there and empty`)
+    kind(value, map)
   }
 }
 
@@ -198,7 +214,7 @@ export const open = (table) => {
   const shape = fields(table)
   return (value) => {
     openMap(value)
-    for (const key of shape.required) if (!value.has(key)) refuse('E_SCHEMA_MISSING', `${key} is missing`)
+    checkMissing(value, shape)
     checkFields(value, shape)
   }
 }
