@@ -6,7 +6,7 @@ import { refuse } from './codes.js'
 import * as limits from './limits.js'
 import {
   agent, block, bool, bytes, cap, closed, entry, ext, fields, id, label, list, ms, name, notSigner, oneOf, openMap, principal,
-  seedPath, seq, skip, text, typeFault, uint, version
+  seedPath, skip, text, typeFault, uint, version
 } from './schema.js'
 
 // A table is in the order in which fields are judged (R-BY-6). `type` is judged before any of them.
@@ -20,7 +20,14 @@ const together = (map) => {
   if (map.has('space') !== map.has('capability')) refuse('E_SCHEMA_MISSING', 'space and capability come together')
 }
 const HEADER = { ...OURS, 'space?': principal, 'capability?': cap, '!together': together, '!space': notSigner('space') }
-const CHAIN = { seq, genesis: entry, prev: entry, 'epoch?': uint, 'skip?': skip }
+const CHAIN = {
+  seq: uint,
+  genesis: entry,
+  prev: entry,
+  'epoch?': uint,
+  'skip?': skip,
+  '!seq': (map) => { if (map.get('seq') === 0) refuse('E_SEQ', 'only a genesis has seq 0') }
+}
 const ENTRY = { ...HEADER, ...CHAIN }
 
 const payload = closed({

@@ -3,7 +3,6 @@
 // blob does not.
 
 import { readBlob, checkSigned } from './blob.js'
-import { TYPES } from './blobs.js'
 import { decode } from './cbor.js'
 import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, SHA2_256 } from './cid.js'
 import { Reject, refuse } from './codes.js'
@@ -118,8 +117,8 @@ export class SessionFile {
     if (cid.code !== DAG_CBOR) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
     const map = decode(bytes, DEPTH_BLOB).value
     const type = map instanceof Map ? map.get('type') : null
-    const rule = typeof type === 'string' ? TYPES.get(type) : undefined
-    if (!rule?.entry && !CONTROL_RANK.includes(type)) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
+    const ours = typeof type === 'string' && (type.startsWith('Session') || CONTROL_RANK.includes(type))
+    if (!ours) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
     if (this.genesis === null && type !== 'SessionGenesis') refuse('E_CAR_ORDER', 'the genesis comes first')
     let blob
     try {

@@ -7,14 +7,24 @@ import { refuse } from './codes.js'
 import * as limits from './limits.js'
 import { refuseRepeated } from './blobs.js'
 import {
-  anyBytes, block, bytes, checkFields, checkKeys, closed, entry, ext, fields, id, isMap, list, name, open, openMap, positive, text, uint
+  anyBytes, block, bytes, checkFields, checkKeys, closed, entry, ext, fields, id, isMap, lenient, list, name, open, openMap, refuseNulls, text, typeFault,
+  uint
 } from './schema.js'
 
 const json = text
-const source = closed({ format: id, file: block, line: positive, 'id?': id, 'ts?': id, 'group?': id, 'parent?': id, 'lines?': list(uint) })
+const lineNumber = (value) => {
+  uint(value)
+  if (value === 0) typeFault('a line number of at least 1')
+}
+const source = closed({ format: id, file: block, line: lineNumber, 'id?': id, 'ts?': id, 'group?': id, 'parent?': id, 'lines?': list(uint) })
 const attachment = closed({ cid: block, 'name?': name, size: uint, mediaType: id })
 const error = closed({ message: text, 'code?': id, 'raw?': json })
 const opaque = open({ provider: id, kind: name, raw: json })
+/** An opaque that stands where nothing else can has no `type`. */
+const bareOpaque = (value) => {
+  opaque(value)
+  if (value.has('type')) refuse('E_CBOR_NONCANON', 'type is spelled out')
+}
 
 const CONTENT = {
   text: open({ text, 'citations?': list(json), 'phase?': id, 'thoughtSignature?': text }),
@@ -32,21 +42,21 @@ const CONTENT = {
   opaque
 }
 
+const typed = open({ type: name })
 const content = (value) => {
-  openMap(value)
+  typed(value)
   const type = value.get('type')
-  if (type === undefined) refuse('E_SCHEMA_MISSING', 'type is missing')
-  if (!Object.hasOwn(CONTENT, type)) refuse('E_SCHEMA_TYPE', 'a type of content that is not known')
-  CONTENT[type](value)
+  if (Object.hasOwn(CONTENT, type)) CONTENT[type](value)
 }
 
-const contents = (value, map) => {
-  list(content)(value, map)
-  refuseRepeated(value.filter((part) => part.get('type') === 'toolCall').map((part) => part.get('callId')))
+/** Seed's comment block. What of it is there may be empty. */
+const seedBlock = lenient({ id, type: name, 'text?': text, 'link?': text, 'annotations?': list(openMap), children: (value) => list(seedBlock)(value) })
+
+const distinctCalls = (map) => {
+  refuseRepeated(map.get('content').filter((part) => part.get('type') === 'toolCall').map((part) => part.get('callId')))
 }
 
-const SALTED = { salt: bytes(32), 'x?': ext }
-const shape = (table) => fields({ ...SALTED, ...table })
+const shape = (table) => fields({ ...table, salt: bytes(32), 'x?': ext })
 
 /** Fields by entry type, and by `note` and kind. */
 export const PAYLOADS = new Map(Object.entries({
@@ -56,7 +66,7 @@ export const PAYLOADS = new Map(Object.entries({
     'environment?': closed({ 'os?': text, 'cwd?': text, 'repo?': text, 'branch?': text, 'commit?': text, 'tools?': list(name) })
   }),
   SessionUserMessage: shape({
-    body: list(openMap),
+    body: list(seedBlock),
     'context?': text,
     'attachments?': list(attachment, 64),
     'participant?': closed({ id, 'role?': id, 'channel?': name }),
@@ -64,10 +74,10 @@ export const PAYLOADS = new Map(Object.entries({
     'envelope?': anyBytes,
     'source?': source
   }),
-  SessionModelResponse: shape({ content: contents, 'error?': error, 'usageRaw?': json, 'source?': source }),
-  SessionToolCall: shape({ 'input?': json, 'output?': json, 'content?': contents, 'error?': text, 'source?': source }),
+  SessionModelResponse: shape({ content: list(content), '!calls': distinctCalls, 'error?': error, 'usageRaw?': json, 'source?': source }),
+  SessionToolCall: shape({ 'input?': json, 'output?': json, 'content?': list(content), 'error?': text, 'source?': source }),
   'note title': shape({ title: name }),
-  'note compaction': shape({ 'summary?': text, 'trigger?': id, 'preTokens?': uint, 'opaque?': opaque, 'preserved?': list(entry) }),
+  'note compaction': shape({ 'summary?': text, 'trigger?': id, 'preTokens?': uint, 'opaque?': bareOpaque, 'preserved?': list(entry) }),
   'note rewind': shape({ 'reason?': text }),
   'note error': shape({ message: text, 'code?': id, 'raw?': json }),
   'note import': shape({
@@ -99,6 +109,7 @@ export function readPayload (block, kind) {
   const rule = PAYLOADS.get(kind)
   checkKeys(facts.value, rule)
   checkFields(facts.value, rule)
+  refuseNulls(facts.value)
   return facts.value
 }
 
@@ -114,6 +125,7 @@ export function checkPayload (blob, block) {
   if (named.get('size') !== block.length) refuse('E_SCHEMA_LEN', `a payload of ${named.get('size')} bytes was named, found ${block.length}`)
   const map = readPayload(block, payloadKind(blob))
   const envelope = blob.get('envelope')
+  if (!envelope && map.has('envelope')) refuse('E_SCHEMA_EXCLUSIVE', 'an envelope that the entry does not name')
   if (envelope && !(map.has('envelope') && sameBytes(sha256(map.get('envelope')), envelope))) {
     refuse('E_CID_MISMATCH', 'the envelope does not hash to what the entry names')
   }

@@ -64,12 +64,6 @@ export const version = (value) => {
   refuse('E_CBOR_NONCANON', 'version 1 spelled out')
 }
 
-/** The seq of an entry that is no genesis. */
-export const seq = (value) => {
-  uint(value)
-  if (value === 0) refuse('E_SEQ', 'only a genesis has seq 0')
-}
-
 export const uint = (value) => {
   if (typeof value !== 'number') typeFault('an unsigned integer')
   if (value < 0) refuse('E_CBOR_INTRANGE', 'a negative number')
@@ -78,12 +72,6 @@ export const uint = (value) => {
 export const ms = (value) => {
   uint(value)
   if (value >= limits.MS_END) refuse('E_CBOR_INTRANGE', 'milliseconds of 2^48 or more')
-}
-
-/** An unsigned integer of at least 1. */
-export const positive = (value) => {
-  uint(value)
-  if (value === 0) refuse('E_SCHEMA_LEN', 'at least 1 expected')
 }
 
 export const bool = (value) => { if (typeof value !== 'boolean') typeFault('true or false') }
@@ -143,8 +131,9 @@ export const list = (kind, max = Infinity) => (value, map) => {
 /** A map or array whose inside is not ours to judge. */
 export const openMap = (value) => { if (!isMap(value)) typeFault('a map') }
 
-function refuseNulls (value) {
-  if (value === null) refuse('E_SCHEMA_NULL', 'null within x')
+/** Null at any depth, also under keys that are not ours. */
+export function refuseNulls (value) {
+  if (value === null) refuse('E_SCHEMA_NULL', 'null where nothing is null')
   if (isMap(value)) value.forEach(refuseNulls)
   else if (Array.isArray(value)) value.forEach(refuseNulls)
 }
@@ -216,6 +205,19 @@ export const open = (table) => {
     openMap(value)
     checkMissing(value, shape)
     checkFields(value, shape)
+  }
+}
+
+/** An open map whose known fields may also be there and empty. */
+export const lenient = (table) => {
+  const shape = fields(table)
+  return (value) => {
+    openMap(value)
+    checkMissing(value, shape)
+    for (const { key, kind } of shape.steps) {
+      if (value.get(key) === null) refuse('E_SCHEMA_NULL', `${key} is null`)
+      if (value.has(key)) kind(value.get(key), value)
+    }
   }
 }
 
