@@ -1,5 +1,5 @@
-// One entry on its parent (R-CH, R-AU-2 to R-AU-4, R-EN-6, R-EN-7; `in` and `auth` of §Selection): links, authority, epoch, in this
-// order, first failure wins. Looks at nothing but ancestors and capabilities; revocation and other branches are `select.js`.
+// One entry on its parent (R-CH, R-AU-2 to R-AU-4, R-EN-6, R-EN-7; `in` and `auth` of §Selection), in the order of R-VE-1: links,
+// capability, role, epoch, holder, first failure wins. Looks at nothing but ancestors and capabilities; revocation and other branches are `select.js`.
 
 import { compareBytes } from './cid.js'
 import { refuse } from './codes.js'
@@ -71,9 +71,9 @@ export function placeGenesis (blob, grants) {
 function checkLinks (blob, parent) {
   if (parent.blob.type === 'SessionSeal') refuse('E_SEALED', 'nothing follows a seal')
   if (blob.seq !== parent.seq + 1) refuse('E_SEQ', `seq ${parent.seq + 1} expected, found ${blob.seq}`)
-  if (blob.ts < parent.blob.ts) refuse('E_TS_ORDER', 'ts is lower than that of prev')
   const target = skipTarget(parent)
   if (blob.cidIn('skip') !== (target === parent ? null : target.cid)) refuse('E_SKIP', `skip leads to entry ${target.seq}`)
+  if (blob.ts < parent.blob.ts) refuse('E_TS_ORDER', 'ts is lower than that of prev')
 }
 
 function ancestorLinks (blob) {
@@ -88,18 +88,19 @@ function checkAncestors (blob, parent, find) {
   }
 }
 
-/** auth(e): by whom, as what. Returns whether it is an entry of the holder. */
-function checkAuthority (blob, parent, role, opens) {
-  if (opens) return blob.signer === parent.holder
-  const byHolder = blob.signer === parent.holder
-  if (byHolder && (role === 'owner' || role === 'writer')) return true
-  if (parent.holder !== null && blob.type !== 'SessionSeal') {
-    if (FREE_TYPES.includes(blob.type) && (role === 'owner' || role === 'device')) return false
-    if (blob.type === 'SessionUserMessage' && role === 'contributor') return false
-  }
-  return role === 'owner' || role === 'writer' || parent.holder === null
-    ? refuse('E_NOT_HOLDER', 'the signer does not hold the session')
-    : refuse('E_CAP_ROLE', `a ${role} may not sign this`)
+/** Refuses a type that the role never signs (E_CAP_ROLE); a writer's and an owner's right depends on who holds. */
+function checkRole (type, role) {
+  const allowed = role === 'owner' || role === 'writer' || (role === 'device' && FREE_TYPES.includes(type)) ||
+    (role === 'contributor' && type === 'SessionUserMessage')
+  if (!allowed) refuse('E_CAP_ROLE', `a ${role} does not sign a ${type}`)
+}
+
+/** auth(e) for a role that may sign the type: whether it is an entry of the holder, or E_NOT_HOLDER. */
+function checkHolder (blob, parent, role, opens) {
+  const byHolder = blob.signer === parent.holder && (role === 'owner' || role === 'writer')
+  const beside = parent.holder !== null && FREE_TYPES.includes(blob.type) && role !== 'writer'
+  if (!opens && !byHolder && !beside) refuse('E_NOT_HOLDER', parent.holder === null ? 'the session is suspended' : 'the signer does not hold the session')
+  return byHolder
 }
 
 function checkSeal (blob, parent) {
@@ -130,8 +131,9 @@ export function place (blob, parent, grants, find) {
   if (blob.type === 'SessionHandoff' && blob.signer !== grants.owner) refuse('E_CAP_ROLE', 'only the account hands over')
   const role = grants.role(blob)
   const opens = role === 'owner' && (blob.type === 'SessionHandoff' || blob.type === 'SessionSeal')
-  const holderEntry = checkAuthority(blob, parent, role, opens)
+  checkRole(blob.type, role)
   if (blob.epoch !== parent.epoch + (opens ? 1 : 0)) refuse('E_EPOCH_GAP', `epoch ${parent.epoch + (opens ? 1 : 0)} expected, found ${blob.epoch}`)
+  const holderEntry = checkHolder(blob, parent, role, opens)
   if (role === 'writer') {
     if (blob.type === 'SessionUserMessage' && !blob.map.has('origin')) refuse('E_SCHEMA_MISSING', 'origin is missing')
     if (blob.type === 'SessionToolCall' && !blob.map.has('response')) refuse('E_SCHEMA_MISSING', 'response is missing')

@@ -1,7 +1,7 @@
 // Refusals and whose fault each is. The words are the ones of docs/errors.md; they never change.
 
 const FAULT = {
-  none: ['E_VERSION', 'E_INCOMPLETE'],
+  none: ['E_VERSION', 'E_INCOMPLETE', 'E_REF_INCONSISTENT'],
   peer: ['E_TOO_BIG', 'E_CBOR_', 'E_CID', 'E_KEY_CODEC', 'E_CAR_', 'E_FRAME_LEN']
 }
 

@@ -120,15 +120,7 @@ export class SessionFile {
     const ours = typeof type === 'string' && (type.startsWith('Session') || CONTROL_RANK.includes(type))
     if (!ours) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
     if (this.genesis === null && type !== 'SessionGenesis') refuse('E_CAR_ORDER', 'the genesis comes first')
-    let blob
-    try {
-      blob = readBlob(bytes)
-    } catch (error) {
-      if (!(error instanceof Reject) || this.genesis === null) throw error
-      this.named = new Map()
-      const seq = map.get('seq')
-      return this.note(error, typeof seq === 'number' ? seq : null, name)
-    }
+    const blob = readBlob(bytes) // what cannot be read has no place: a fault of the file
     if (blob.isEntry) this.checkEntryPlace(blob)
     else this.checkControlPlace(blob)
     if (cid.multihash.code !== SHA2_256) return this.note(new Reject('E_CID_HASH', 'blobs stand under their sha2-256 CID'), blob.isEntry ? blob.seq : null, name)

@@ -3,6 +3,7 @@
 import { Grants } from './authority.js'
 import { checkBlob } from './blob.js'
 import { decode } from './cbor.js'
+import { compareBytes } from './cid.js'
 import { isAncestor, meet, place, placeGenesis } from './chain.js'
 import { Reject, refusal, refuse } from './codes.js'
 import { DEPTH_BLOB } from './limits.js'
@@ -97,27 +98,27 @@ export function judgeRef (ref, placed) {
 
 /** PIN: heads that account or live device fixed: node → by what. */
 function pins (placed) {
-  const found = new Map()
-  const pin = (cid, by) => {
-    const node = placed.nodes.get(cid)
-    if (node !== undefined && !found.has(node)) found.set(node, by)
-  }
-  const { grants, root } = placed
+  const { grants, nodes, root } = placed
+  const found = { 'owner-ref': [], 'device-ref': [], keep: [] }
   for (const blob of placed.blobs.values()) {
     if (blob.type === 'Ref') {
       const reject = judgeRef(blob, placed)
       if (reject !== null && reject.code !== 'E_CLASS') continue
       const role = grants.role(blob)
-      const head = blob.get('heads')[0].toString()
-      if (role === 'owner') pin(head, 'owner-ref')
-      else if (role === 'device' && grants.tombstoneOf(blob) === null) pin(head, 'device-ref')
+      if (role === 'owner') found['owner-ref'].push(blob.get('heads')[0])
+      else if (role === 'device' && grants.tombstoneOf(blob) === null) found['device-ref'].push(blob.get('heads')[0])
     } else if (blob.type === 'CapabilityTombstone' && blob.signer === grants.owner) {
-      for (const item of blob.get('keep') ?? []) {
-        if (item.get('genesis').toString() === root.cid) pin(item.get('head').toString(), 'owner-keep')
-      }
+      for (const item of blob.get('keep') ?? []) if (item.get('genesis').toString() === root.cid) found.keep.push(item.get('head'))
     }
   }
-  return found
+  const pinned = new Map()
+  for (const [by, links] of Object.entries(found)) {
+    for (const link of links) {
+      const node = nodes.get(link.toString())
+      if (node !== undefined && !pinned.has(node)) pinned.set(node, by)
+    }
+  }
+  return pinned
 }
 
 /** Marks every ancestor-or-self of the nodes in `from`. Nodes come in an order in which parents precede children. */
@@ -127,11 +128,9 @@ function withAncestors (nodes, from) {
   return marked
 }
 
-const bySeq = (a, b) => a.seq - b.seq || (a.cid < b.cid ? -1 : 1)
-
 /** Whether each is an ancestor of the next, in order of seq. */
 function isChain (nodes) {
-  const sorted = [...nodes].sort(bySeq)
+  const sorted = [...nodes].sort((a, b) => a.seq - b.seq)
   return sorted.every((node, i) => i === 0 || isAncestor(sorted[i - 1], node))
 }
 
@@ -180,9 +179,11 @@ export function select (placed) {
   return finish(common, selectValid(all, list, [...pinned.keys()], placed.root))
 }
 
+const epochOf = (valid) => valid.reduce((max, node) => Math.max(max, node.epoch), 0)
+
 /** The part of §Selection that begins with E. */
 function selectValid (all, valid, pinned, root) {
-  const epoch = valid.reduce((max, node) => Math.max(max, node.epoch), 0)
+  const epoch = epochOf(valid)
   const top = epoch === 0 ? [root] : valid.filter((node) => node.opens && node.epoch === epoch)
   if (top.length > 1) return { state: 'FROZEN', head: meet(top), branches: top, why: 'EV_OWNER_EQUIVOCATION' }
   const base = top[0]
@@ -205,18 +206,18 @@ function selectValid (all, valid, pinned, root) {
 /** What of the valid entries stands where beside the head. */
 function finish (common, chosen) {
   const result = { ...common, ...chosen }
-  const epoch = common.valid.reduce((max, node) => Math.max(max, node.epoch), 0)
-  const beside = common.valid.filter((node) => !isAncestor(node, result.head))
-  if (result.state === 'OK') result.pending = beside.filter((node) => node.epoch === epoch && isAncestor(result.head, node))
-  const pending = new Set(result.pending)
-  result.passed = beside.filter((node) => node.epoch === epoch && !pending.has(node))
-  result.fenced = beside.filter((node) => node.epoch < epoch)
+  const tops = [result.head, ...result.branches]
+  const beside = common.valid.filter((node) => !tops.some((top) => isAncestor(node, top)))
+  result.fenced = beside.filter((node) => node.epoch < epochOf(common.valid))
+  if (result.state === 'FROZEN' || result.state === 'FORKED') return result // without a head nothing is pending on it
+  if (result.state === 'OK') result.pending = beside.filter((node) => node.epoch === result.head.epoch && isAncestor(result.head, node))
+  result.passed = beside.filter((node) => !result.fenced.includes(node) && !result.pending.includes(node))
   return result
 }
 
 /**
  * Selection over `{"blobs": [bytes], "genesis": link}`; blobs that do not pass by themselves are left out. Keys in canonical
- * order, lists ascending.
+ * order, lists ascending by CID bytes.
  * @param {Uint8Array} bytes
  */
 export function selectSet (bytes) {
@@ -224,7 +225,7 @@ export function selectSet (bytes) {
   const blobs = []
   for (const blob of map.get('blobs')) refusal(() => { blobs.push(checkBlob(blob)) })
   const result = select(new Placed(map.get('genesis').toString(), blobs))
-  const cids = (nodes) => nodes.map((node) => node.cid).sort()
+  const cids = (nodes) => nodes.map(({ blob }) => blob).sort((a, b) => compareBytes(a.link.bytes, b.link.bytes)).map(({ cid }) => cid)
   return {
     head: result.head?.cid ?? null,
     epoch: result.head?.epoch ?? null,

@@ -2,10 +2,11 @@
 // Says what it checked and nothing more: never complete, never latest. Reads no clock.
 
 import { CarReader } from './car.js'
+import { cidFromText, compareBytes } from './cid.js'
 import { fault, Reject } from './codes.js'
 import { SessionFile } from './file.js'
 import { principalText } from './principal.js'
-import { judgeRef, Placed, select } from './select.js'
+import { Placed, select } from './select.js'
 
 const VERSION = '0.1.0'
 
@@ -18,16 +19,16 @@ function checkOf (code) {
 }
 
 const at = (node) => (node ? { cid: node.cid, seq: node.seq } : null)
+const byCid = (a, b) => compareBytes(cidFromText(a).bytes, cidFromText(b).bytes) // not the order of their texts
 const signerText = (node) => principalText(node.blob.get('signer'))
 
-/** Problems in the order in which they are told: entries by seq, then what has no place in the chain. */
+/** Problems in the order in which they are told: what somebody is to blame for first; of the file, then of entries by seq. */
 function ordered (problems) {
-  return problems.map((problem, i) => [problem, i])
-    .sort(([a, i], [b, j]) => (a.seq ?? Infinity) - (b.seq ?? Infinity) || i - j)
-    .map(([problem]) => problem)
+  const rank = ({ code, seq }) => (fault(code) === 'none' ? 2 ** 54 : 0) + (seq ?? -1)
+  return [...problems].sort((a, b) => rank(a) - rank(b) || (a.seq === null ? 0 : byCid(a.cid, b.cid)))
 }
 
-/** What is wrong with entries in their places, and with the control blobs that were given along. */
+/** What is wrong with entries in their places. A control blob that does not count is no fault of the session. */
 function placeProblems (file, placed) {
   const problems = []
   for (const [cid, { code, detail }] of placed.refusals) {
@@ -38,19 +39,18 @@ function placeProblems (file, placed) {
     if (blob.isEntry && blob.genesis !== file.genesis) {
       problems.push({ code: 'E_SESSION_MISMATCH', detail: 'an entry of another session', seq: blob.seq, cid: blob.cid })
     }
-    const reject = placed.root && controlFault(blob, placed)
-    if (reject) problems.push({ code: reject.code, detail: reject.detail, seq: null, cid: blob.cid })
   }
   return problems
 }
 
-function controlFault (blob, placed) {
-  if (blob.type === 'Ref') {
-    const reject = judgeRef(blob, placed)
-    return reject?.code === 'E_INCOMPLETE' ? null : reject
-  }
-  if (blob.type === 'CapabilityTombstone' && blob.signer !== placed.grants.owner) return new Reject('E_TOMB_ISSUER', 'a tombstone by another than the owner')
-  return null
+/**
+ * Whether selection returns another head than the one told although that is held and valid. A fork or a fenced tail explains
+ * it; without one, something that is not held decides.
+ */
+function unexplained (told, placed, result) {
+  const node = placed.nodes.get(told)
+  if (node === undefined || node === result.head || !['OK', 'SEALED'].includes(result.state) || !result.valid.includes(node)) return false
+  return !(result.fenced.includes(node) && result.fenced.some(({ holderEntry }) => holderEntry))
 }
 
 function verdictOf (problems, result) {
@@ -64,11 +64,11 @@ function verdictOf (problems, result) {
   return result.state === 'SEALED' ? 'sealed' : 'valid'
 }
 
-function tailOf (verdict, result, placed) {
-  const kind = { 'revoked-tail': 'revoked', 'fenced-tail': 'fenced' }[verdict]
-  if (!kind) return null
+function tailOf (result, placed) {
+  const kind = result.revoked.length > 0 ? 'revoked' : 'fenced'
   const nodes = kind === 'revoked' ? result.revoked : result.fenced.filter((node) => node.holderEntry)
-  const sorted = [...nodes].sort((a, b) => a.seq - b.seq || (a.cid < b.cid ? -1 : 1))
+  if (nodes.length === 0) return null
+  const sorted = [...nodes].sort((a, b) => a.seq - b.seq || byCid(a.cid, b.cid))
   const [from, to] = [sorted[0], sorted.at(-1)]
   let anchor = kind === 'revoked' ? from : null
   while (anchor && !result.anchors.has(anchor)) anchor = anchor.parent
@@ -86,7 +86,7 @@ function tailOf (verdict, result, placed) {
 function forkOf (result) {
   if (result.branches.length === 0) return null
   const branches = result.branches.map((node) => ({ head: node.cid, rank: 'undecided', seq: node.seq, signer: signerText(node), why: result.why }))
-  return { at: at(result.head), branches: branches.sort((a, b) => (a.head < b.head ? -1 : 1)) }
+  return { at: at(result.head), branches: branches.sort((a, b) => byCid(a.head, b.head)) }
 }
 
 /** The deepest of PIN and of account- or device-signed entries on the path to the head. */
@@ -113,12 +113,13 @@ function signersOf (nodes) {
     if (!known.epochs.includes(node.epoch)) known.epochs.push(node.epoch)
     signers.set(node.blob.signer, known)
   }
+  for (const { epochs } of signers.values()) epochs.sort((a, b) => a - b)
   return [...signers.values()].sort((a, b) => b.entries - a.entries || (a.principal < b.principal ? -1 : 1))
 }
 
-function modelsOf (nodes) {
+function modelsOf (blobs) {
   const models = new Map()
-  for (const { blob } of nodes) {
+  for (const blob of blobs) {
     const model = blob.get('model')
     if (!model) continue
     const key = JSON.stringify([model.get('provider'), model.get('id')])
@@ -129,13 +130,13 @@ function modelsOf (nodes) {
 }
 
 function payloadsOf (file, nodes) {
-  const linked = nodes.filter(({ blob }) => blob.map.has('payload'))
+  const linked = file.blobs.filter((blob) => blob.map.has('payload'))
   const redacted = new Set(nodes.flatMap(({ blob }) => (blob.type === 'SessionNote' && blob.get('entries')) || []).map(String))
   const deleted = nodes.some(({ blob }) => blob.type === 'SessionNote' && blob.get('kind') === 'delete')
-  const checked = linked.filter(({ blob }) => file.payloads.has(blob.get('payload').get('cid').toString()))
-  const absent = linked.filter((node) => !checked.includes(node))
-  const dropped = absent.filter((node) => deleted || redacted.has(node.cid)).length
-  return { checked: checked.length, linked: linked.length, missing: 0, notFetched: absent.length - dropped, redacted: dropped }
+  const checked = linked.filter((blob) => file.payloads.has(blob.get('payload').get('cid').toString()))
+  const absent = linked.filter((blob) => !checked.includes(blob))
+  const dropped = absent.filter((blob) => deleted || redacted.has(blob.cid)).length
+  return { checked: checked.length, linked: linked.length, missing: absent.length - dropped, notFetched: 0, redacted: dropped }
 }
 
 function checksOf (file, placed, result, problems, told, verdict) {
@@ -143,8 +144,9 @@ function checksOf (file, placed, result, problems, told, verdict) {
   const open = problems.some(({ code }) => fault(code) === 'none')
   const outcome = (name, undecided) => (failed.has(name) ? 'fail' : undecided ? 'unchecked' : 'pass')
   const read = file.blobs.length > 0
+  const elsewhere = problems.some(({ code }) => code === 'E_REF_INCONSISTENT')
   const headPasses = result.state !== 'FORKED' && result.state !== 'FROZEN' && result.head?.cid === told
-  const head = told === null || verdict === 'incomplete' ? 'unchecked' : headPasses ? 'pass' : 'fail'
+  const head = told === null || (open && !elsewhere) ? 'unchecked' : headPasses ? 'pass' : 'fail'
   const count = (type) => file.blobs.filter((blob) => blob.type === type).length
   return {
     authority: { capabilities: count('Capability'), result: outcome('authority', open || !read), tombstones: count('CapabilityTombstone') },
@@ -167,6 +169,7 @@ function report (file, told) {
   if (file.genesis !== null) problems.push(...placeProblems(file, placed))
   const toldMissing = told !== null && !file.broken && file.genesis !== null && !file.seen.has(told)
   if (toldMissing) problems.push({ code: 'E_INCOMPLETE', detail: 'the told head is not held', seq: null, cid: told })
+  if (unexplained(told, placed, result)) problems.push({ code: 'E_REF_INCONSISTENT', detail: 'selection returns another head than the one told', seq: null, cid: told })
   const sorted = ordered(problems)
   const verdict = verdictOf(sorted, result)
   const nodes = [...placed.nodes.values()]
@@ -178,13 +181,13 @@ function report (file, told) {
     fork: forkOf(result),
     freshness: { headSeenAgeMs: null, peersAgree: 0, peersAsked: 0, source: 'file' },
     kind: 'verify',
-    models: modelsOf(nodes),
+    models: modelsOf(file.blobs),
     payloads: payloadsOf(file, nodes),
     pending: result.pending.length,
     problems: sorted.length,
     session: file.genesis,
     signers: signersOf(nodes),
-    tail: tailOf(verdict, result, placed),
+    tail: tailOf(result, placed),
     v: 1,
     validThrough: at(result.head),
     verdict,
