@@ -95,6 +95,14 @@ export function payloadKind (blob) {
   return blob.type === 'SessionNote' ? `note ${blob.get('kind')}` : blob.type
 }
 
+function readMap (block) {
+  if (block.length > limits.PAYLOAD) refuse('E_TOO_BIG', `a payload of ${block.length} bytes`)
+  const facts = decode(block, limits.DEPTH_OPEN)
+  if (!isMap(facts.value)) refuse('E_SCHEMA_TYPE', 'a payload is a map')
+  if (facts.nonAscii) refuse('E_SCHEMA_KEY', 'a key that is not ascii')
+  return facts
+}
+
 /**
  * Reads a payload of one kind.
  * @param {Uint8Array} block
@@ -102,15 +110,13 @@ export function payloadKind (blob) {
  * @returns {Map<string, any>}
  */
 export function readPayload (block, kind) {
-  if (block.length > limits.PAYLOAD) refuse('E_TOO_BIG', `a payload of ${block.length} bytes`)
-  const facts = decode(block, limits.DEPTH_OPEN)
-  if (!isMap(facts.value)) refuse('E_SCHEMA_TYPE', 'a payload is a map')
-  if (facts.nonAscii) refuse('E_SCHEMA_KEY', 'a key that is not ascii')
   const rule = PAYLOADS.get(kind)
-  checkKeys(facts.value, rule)
-  checkFields(facts.value, rule)
-  refuseNulls(facts.value)
-  return facts.value
+  if (rule === undefined) refuse('E_TYPE', 'no payload of this kind')
+  const { value } = readMap(block)
+  checkKeys(value, rule)
+  checkFields(value, rule)
+  refuseNulls(value)
+  return value
 }
 
 /**
@@ -133,16 +139,17 @@ export function checkPayload (blob, block) {
 }
 
 /**
- * Reads a payload of which nobody says whose it is: the first kind that takes it, in the order of PAYLOADS. Without one, the
- * refusal of the kind that its keys fit best (fewest unknown, then fewest missing).
+ * Reads a payload of which nobody says whose it is, as the kind that its keys fit best: fewest unknown, then fewest missing,
+ * then the order of PAYLOADS.
  * @param {Uint8Array} block
  * @returns {string}
  */
 export function guessPayload (block) {
-  const facts = decode(block, limits.DEPTH_OPEN)
-  const keys = isMap(facts.value) ? [...facts.value.keys()] : []
-  const distance = ({ kinds, required }) => keys.filter((key) => !kinds.has(key)).length * 64 + required.filter((key) => !keys.includes(key)).length
-  const best = [...PAYLOADS.keys()].filter((kind) => kind !== 'config').sort((a, b) => distance(PAYLOADS.get(a)) - distance(PAYLOADS.get(b)))[0]
+  const { value } = readMap(block)
+  const keys = [...value.keys()]
+  const distance = ({ known, required }) => keys.filter((key) => !known.has(key)).length * 64 + required.filter((key) => !keys.includes(key)).length
+  const kinds = [...PAYLOADS.keys()].filter((kind) => kind !== 'config')
+  const best = kinds.sort((a, b) => distance(PAYLOADS.get(a)) - distance(PAYLOADS.get(b)))[0]
   readPayload(block, best)
   return best
 }
