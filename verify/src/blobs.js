@@ -5,7 +5,7 @@ import { compareBytes } from './cid.js'
 import { refuse } from './codes.js'
 import * as limits from './limits.js'
 import {
-  agent, block, bool, bytes, cap, closed, entry, ext, fields, id, label, list, ms, name, notSigner, oneOf, openMap, principal,
+  agent, block, bool, bytes, cap, closed, entry, ext, fields, id, isNothing, label, list, ms, name, notSigner, oneOf, openMap, principal,
   seedPath, skip, text, typeFault, uint, version
 } from './schema.js'
 
@@ -30,7 +30,7 @@ const CHAIN = {
 }
 const ENTRY = { ...HEADER, ...CHAIN }
 
-const payload = closed({
+const payloadMap = closed({
   cid: entry,
   size: (value) => {
     uint(value)
@@ -38,6 +38,12 @@ const payload = closed({
     if (value > limits.PAYLOAD) refuse('E_TOO_BIG', `a payload has at most ${limits.PAYLOAD} bytes`)
   }
 })
+
+/** Where a payload is required, an empty one is refused all the same as an optional field that is there and empty. */
+const payload = (value) => {
+  if (isNothing(value)) refuse('E_CBOR_NONCANON', 'an empty payload')
+  payloadMap(value)
+}
 
 const distinctCalls = (map) => refuseRepeated((map.get('calls') ?? []).map((call) => call.get('callId')))
 
@@ -153,7 +159,7 @@ export const TYPES = new Map(Object.entries({
     ours: true,
     max: limits.CONTROL,
     depth: limits.DEPTH_BLOB,
-    shape: fields({ ...OURS, capability: cap, 'keep?': keep, 'reason?': name, ...OUR_END })
+    shape: fields({ 'keep?': keep, ...OURS, capability: cap, 'reason?': name, ...OUR_END })
   },
   Ref: seedType({
     'space?': principal,

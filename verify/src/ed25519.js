@@ -12,11 +12,14 @@ const P = Point.Fp.ORDER
 const L = Point.Fn.ORDER
 
 const KEYS_KEPT = 4_096
-const TABLE_AFTER = 8 // signatures after which a key gets a table of multiples
+// A table of multiples makes a multiplication cheaper and costs time and memory: a key gets a small one after a few signatures,
+// a large one when it has many. The base point goes with the sum of all.
+const TABLES_AFTER = new Map([[8, 6], [512, 8]]) // signatures → bits of a window
 const TABLES = 64
 
 const keys = new Map()
 let tables = 0
+let checked = 0
 
 function littleEndian (bytes) {
   let value = 0n
@@ -49,8 +52,9 @@ function usableKey (bytes) {
     keys.set(name, key)
   }
   if (key instanceof Reject) throw key
-  if (++key.uses === TABLE_AFTER && tables < TABLES) {
-    key.negated.precompute(6, true)
+  const bits = TABLES_AFTER.get(++key.uses)
+  if (bits !== undefined && tables < TABLES) {
+    key.negated.precompute(bits, true)
     tables++
   }
   return key.negated
@@ -73,6 +77,7 @@ export function checkKey (key) {
  */
 export function checkSignature (signature, message, key) {
   const negated = usableKey(key)
+  if (++checked === 512) Point.BASE.precompute(8, true)
   const r = signature.subarray(0, 32)
   const s = littleEndian(signature.subarray(32))
   if (s >= L) refuse('E_SIG', 'S is not below the group order')

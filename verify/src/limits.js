@@ -23,4 +23,4 @@ export const MS_END = 2 ** 48
 export const UINT_MAX = Number.MAX_SAFE_INTEGER
 
 export const CAR_HEADER = 4_096 // a header with one root has 58 bytes
-export const CAR_SECTION = BLOCK + 128 // a CID and a block
+export const CAR_SECTION = BLOCK + 64 // a CID and a block

@@ -145,7 +145,7 @@ export const ext = (value) => {
 }
 
 /** Absent, empty, zero or false: what an optional field is left out for. */
-function isNothing (value) {
+export function isNothing (value) {
   return value === '' || value === 0 || value === false || value.length === 0 || value.size === 0
 }
 
