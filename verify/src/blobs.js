@@ -11,7 +11,7 @@ import {
 
 // A table is in the order in which fields are judged (R-BY-6). `type` is judged before any of them.
 const SIGNED = { ts: ms, signer: principal, type: () => {} }
-const OURS = { 'v?': version, ...SIGNED }
+const OURS = { '!v': version, 'v?': () => {}, ...SIGNED }
 const SIG = { sig: bytes(64) }
 const OUR_END = { 'x?': ext, ...SIG }
 

@@ -20,7 +20,6 @@ export const PATH = 256
 export const SEGMENT = 128
 
 export const MS_END = 2 ** 48
-export const UINT_MAX = Number.MAX_SAFE_INTEGER
 
 export const CAR_HEADER = 4_096 // a header with one root has 58 bytes
 export const CAR_SECTION = BLOCK + 64 // a CID and a block

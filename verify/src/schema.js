@@ -58,10 +58,13 @@ export const skip = (value, map) => {
   if (value.equals(map.get('prev'))) refuse('E_CBOR_NONCANON', 'skip is prev')
 }
 
-/** A version that this program knows is never written. */
-export const version = (value) => {
+/** A version that this program knows is never written; a higher one was refused before. */
+export const version = (map) => {
+  if (!map.has('v')) return
+  const value = map.get('v')
+  if (value === null) refuse('E_SCHEMA_NULL', 'v is null')
   if (typeof value !== 'number') typeFault('a version')
-  refuse('E_CBOR_NONCANON', 'version 1 spelled out')
+  refuse('E_CBOR_NONCANON', 'version 1 is spelled out')
 }
 
 export const uint = (value) => {

@@ -44,13 +44,13 @@ function placeProblems (file, placed) {
 }
 
 /**
- * Whether selection returns another head than the one told although that is held and valid. A fork or a fenced tail explains
- * it; without one, something that is not held decides.
+ * Whether selection returns another head than the one told although that is held and valid. A fork or a tail explains it; without
+ * one, something that is not held decides.
  */
 function unexplained (told, placed, result) {
   const node = placed.nodes.get(told)
-  if (node === undefined || node === result.head || !['OK', 'SEALED'].includes(result.state) || !result.valid.includes(node)) return false
-  return !(result.fenced.includes(node) && result.fenced.some(({ holderEntry }) => holderEntry))
+  const tail = result.revoked.length > 0 || result.fenced.some(({ holderEntry }) => holderEntry)
+  return node !== undefined && node !== result.head && !tail && ['OK', 'SEALED'].includes(result.state)
 }
 
 function verdictOf (problems, result) {

@@ -178,3 +178,21 @@ function scalarFor (r, key, message) {
   for (let i = 0; i < 32; i++, k >>= 8n) out[i] = Number(k & 255n)
   return out
 }
+
+test('an item is refused for its head, then for its depth, then for its content', () => {
+  const at = (levels, tail) => codeOf(() => decode(unhex('81'.repeat(levels) + tail), 16))
+  assert.equal(at(15, '00'), 'ok')
+  for (const [tail, code] of [['00', 'E_CBOR_DEPTH'], ['1817', 'E_CBOR_NONCANON'], ['5f', 'E_CBOR_INDEF'], ['f8', 'E_CBOR_EOF'], ['ff', 'E_CBOR_SYNTAX']]) assert.equal(at(16, tail), code, tail)
+  for (const content of ['f93c00', 'e0', '61ff', '1b0020000000000000', 'c001']) assert.equal(at(16, content), 'E_CBOR_DEPTH', content)
+  assert.equal(at(15, 'd82a61ff'), 'E_CBOR_DEPTH') // what stands under a tag is one level down
+  assert.equal(at(14, 'd82a61ff'), 'E_CBOR_UTF8') // and is read before the tag is refused
+  assert.equal(at(14, 'c061ff'), 'E_CBOR_TAG') // but only under a 42
+})
+
+test('the parts of a CID are judged as they are reached', () => {
+  const digest = '2d'.repeat(32)
+  const cases = [['', 'E_CID'], ['02', 'E_CID_VERSION'], ['8100', 'E_CID_VARINT'], ['0180', 'E_CID'], ['0172', 'E_CID_CODEC'], ['0172112200', 'E_CID_CODEC'],
+    ['01711114', 'E_CID_HASH'], ['0171121f', 'E_CID_DIGESTLEN'], ['01711220', 'E_CID'], [`01711220${digest}00`, 'E_CID_TRAILING'], [`01711221${digest}0000`, 'E_CID_DIGESTLEN'],
+    [`01${'ff'.repeat(9)}01`, 'E_CID_VARINT'], [`01711220${digest}`, 'ok'], [`0171a0e40220${digest}`, 'ok']]
+  for (const [hex, code] of cases) assert.equal(codeOf(() => cidFromBytes(unhex(hex))), code, hex)
+})

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { encode } from '../src/cbor.js'
+import { decode, encode } from '../src/cbor.js'
 import { blakeCidOf } from '../src/cid.js'
 import { ancestorAt } from '../src/chain.js'
 import { parseAgent, principalText } from '../src/principal.js'
@@ -121,8 +121,11 @@ test('145 negatives have their codes', () => {
 test('frames and announcements are read and written again', () => {
   assert.equal(files.frames.frames.length, 47)
   for (const { name, frame_hex: frame, body_hex: body } of files.frames.frames) assert.deepEqual(encode(readFrame(unhex(frame))), unhex(body), name)
-  for (const { name, blob } of files.frames.announcements.map(({ name, bytes_hex: bytes }) => ({ name, blob: bytes }))) {
-    assert.ok(unhex(blob).length <= 16_384, name)
+  assert.equal(files.frames.announcements.length, 4)
+  for (const { name, bytes_hex: bytes } of files.frames.announcements) {
+    const message = decode(unhex(bytes), 16).value
+    assert.deepEqual(encode(message), unhex(bytes), name)
+    for (const blob of [message.get('blob'), ...(message.get('control') ?? [])]) checkBlob(blob)
   }
 })
 
@@ -149,4 +152,43 @@ test('the sessions of blobs.json: every entry is in, revocation apart', () => {
     assert.equal(placed.refusals.size, 0, label)
     assert.equal(placed.nodes.size, entries.length, label)
   }
+})
+
+test('two faults in one blob: the one that the order of refusals names', () => {
+  const base = Object.fromEntries(checkBlob(unhex(records('chain').find(({ name }) => name === 'chain-8').bytes_hex)).map)
+  const wrong = (fields) => {
+    const map = new Map(Object.entries({ ...base, ...fields }).filter(([, value]) => value !== undefined))
+    return codeOf(() => checkBlob(encode(map)))
+  }
+  const cases = [
+    [{ v: 2, zz: 1 }, 'E_VERSION'],
+    [{ v: 1, zz: 1 }, 'E_SCHEMA_UNKNOWN'],
+    [{ v: 1, ts: null }, 'E_CBOR_NONCANON'],
+    [{ zz: 1, seq: undefined }, 'E_SCHEMA_UNKNOWN'],
+    [{ x: new Map([['\u00e9', 1]]), zz: 1 }, 'E_SCHEMA_KEY'],
+    [{ prev: undefined }, 'E_PREV_MISSING'],
+    [{ prev: undefined, callId: undefined }, 'E_SCHEMA_MISSING'],
+    [{ ts: null, space: undefined }, 'E_SCHEMA_NULL'],
+    [{ space: undefined, seq: 'x' }, 'E_SCHEMA_MISSING'],
+    [{ space: base.signer, capability: 1 }, 'E_SCHEMA_TYPE'],
+    [{ seq: 'x', durationMs: null }, 'E_SCHEMA_TYPE'],
+    [{ seq: 0, name: '' }, 'E_SEQ'],
+    [{ signer: base.signer.slice(1), sig: 1 }, 'E_KEY_CODEC'],
+    [{ signer: base.signer.slice(0, 33), sig: 1 }, 'E_SCHEMA_LEN'],
+    [{ durationMs: -1, payload: new Map() }, 'E_CBOR_INTRANGE'],
+    [{ payload: new Map(), x: 1 }, 'E_CBOR_NONCANON'],
+    [{ x: new Map([['a', [null]]]), sig: 1 }, 'E_SCHEMA_NULL'],
+    [{ sig: new Uint8Array(64) }, 'E_SIG']
+  ]
+  for (const [fields, code] of cases) assert.equal(wrong(fields), code, JSON.stringify(Object.keys(fields)))
+})
+
+test('white space and bidi: by Unicode, not by the habits of a language', () => {
+  const labelled = (label) => codeOf(() => checkBlob(signBlob({ type: 'Capability', ts: 1, delegate: key('server1').principal, label }, key('account').seed)))
+  assert.equal(labelled('a\u0085'), 'E_SCHEMA_TEXT') // String.prototype.trim leaves it
+  assert.equal(labelled('a\ufeff'), 'ok') // String.prototype.trim takes it
+  assert.equal(labelled('\u00a0a'), 'E_SCHEMA_TEXT')
+  const titled = (title) => codeOf(() => readPayload(encode({ salt: new Uint8Array(32), title }), 'note title'))
+  for (const bad of ['\u061c', '\u200e', '\u202e', '\u2066', '\u0085', '\u007f']) assert.equal(titled(`a${bad}b`), 'E_SCHEMA_TEXT')
+  for (const good of ['\u200d', '\u2028', '\ufeff']) assert.equal(titled(`a${good}b`), 'ok')
 })
