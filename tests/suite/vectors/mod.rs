@@ -9,13 +9,19 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
+use throughline_protocol::codec::{decode, encode};
+use throughline_protocol::limits::PAYLOAD_DEPTH_MAX;
 
 mod bad_inputs;
 mod car;
+mod cbor;
+mod cid;
 mod dag_cbor;
+mod dasl;
 mod ed25519;
 mod forge;
 mod http_bodies;
+mod multihash;
 mod seed;
 mod select;
 mod select_model;
@@ -59,10 +65,31 @@ groups! {
         "session/session.car",
         "session/session.car.json",
     ];
+    cbor => ["cbor/rfc8949-appendix_a.json"];
+    cid => [
+        "cid/atproto-cid_syntax_invalid.txt",
+        "cid/atproto-cid_syntax_valid.txt",
+        "cid/atproto-data-model-fixtures.json",
+        "cid/atproto-data-model-invalid.json",
+    ];
     dag_cbor => [
         "dag-cbor/codec-fixtures-positive.json",
+        "dag-cbor/codec-fixtures-refused.json",
         "dag-cbor/negative-constructed.json",
         "dag-cbor/negative-duplicate-keys.json",
+    ];
+    dasl => [
+        "dasl/cid.json",
+        "dasl/concat.json",
+        "dasl/floats.json",
+        "dasl/indefinite.json",
+        "dasl/integer_range.json",
+        "dasl/map_keys.json",
+        "dasl/numeric_reduction.json",
+        "dasl/short_form.json",
+        "dasl/simple.json",
+        "dasl/tags.json",
+        "dasl/utf8.json",
     ];
     ed25519 => [
         "ed25519/cctv-ed25519vectors.json",
@@ -72,6 +99,7 @@ groups! {
         "ed25519/wycheproof-ed25519_test.json",
     ];
     http_bodies => ["session/frames.json"];
+    multihash => ["multihash/test_cases.csv"];
     seed => ["seed/negative.json", "seed/positive.json"];
     select => ["select/cases.json"];
     session_blobs => ["session/blobs.json"];
@@ -103,6 +131,11 @@ impl Files {
         serde_json::from_slice(&self.bytes(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
+    /// A text file of the group.
+    pub(crate) fn text(&self, name: &'static str) -> String {
+        String::from_utf8(self.bytes(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     fn assert_all_opened(&self) {
         let opened = self.opened.borrow();
         let missed: Vec<_> = self.named.difference(&opened).collect();
@@ -113,6 +146,14 @@ impl Files {
 /// Named from the workspace, so that any member can run a group.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors")
+}
+
+#[test]
+#[should_panic(expected = "not opened: [\"select/cases.json\"]")]
+fn a_group_that_leaves_a_file_unread_fails() {
+    let files = Files::of(&["select/cases.json", "ed25519/noncanonical-keys.json"]);
+    files.bytes("ed25519/noncanonical-keys.json");
+    files.assert_all_opened();
 }
 
 #[test]
@@ -163,6 +204,17 @@ pub(crate) fn records(list: &Json, count: usize) -> &[Json] {
     let records = list.as_array().unwrap();
     assert_eq!(records.len(), count, "records");
     records
+}
+
+/// What becomes of one item by itself: `ok` when it is read and written back to the same bytes, else its code.
+pub(crate) fn item(bytes: &[u8]) -> &'static str {
+    match decode(bytes, PAYLOAD_DEPTH_MAX) {
+        Ok((value, _)) => {
+            assert_eq!(encode(&value), bytes, "what was read is not what is written");
+            "ok"
+        }
+        Err(reject) => reject.code.name(),
+    }
 }
 
 /// Collects what went wrong, so that one run shows all of it.

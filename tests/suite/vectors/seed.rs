@@ -1,5 +1,7 @@
 //! Blobs of Seed's own client: read, verified, written and signed again to the same bytes; and 53 that are off by one thing.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value as Json;
 use throughline_protocol::blob::{Blob, GenericSigned, SignedAny};
 use throughline_protocol::build::sign;
@@ -19,9 +21,12 @@ pub(super) fn check(files: &Files) {
     }
     let negative = files.json("seed/negative.json");
     let mut faults = Faults::default();
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for record in records(&negative["vectors"], 53) {
+        *kinds.entry(text(record, "expected_strict")).or_default() += 1;
         check_negative(record, &mut faults);
     }
+    faults.equal("kinds", kinds, BTreeMap::from([("accept", 4), ("policy", 3), ("reject", 46)]));
     faults.assert_none();
 }
 
