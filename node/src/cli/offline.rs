@@ -26,8 +26,8 @@ const PIECE: usize = 64 * 1024;
 /// Verifies the CAR at `what`, or on stdin when that is `-`.
 ///
 /// # Errors
-/// `E_INPUT_NOT_FOUND`, and an `E_CAR_…` code for a file that is no session CAR from its first block on. Anything that
-/// is wrong later is in the answer.
+/// `E_INPUT_NOT_FOUND`, and an `E_CAR_…` code for a file that is no session CAR from its first block on. Anything else that
+/// is wrong is in the answer.
 pub(crate) fn verify(
     what: &str,
     head: Option<EntryCid>,
@@ -51,13 +51,20 @@ pub(crate) fn verify(
         pass => pass,
     };
     settle(&mut pass.auditor, &mut input).map_err(failed)?;
-    if let (None, Some(reject)) = (pass.session, pass.refused) {
+    if let (None, Some(reject)) = (pass.session, pass.refused)
+        && is_no_car(&reject)
+    {
         return Err(reject.into());
     }
     let report = pass.auditor.report();
     let mut answer = crate::report::verify(&report, "file");
     answer["elapsedMs"] = super::format::millis(began.elapsed()).into();
     Ok(answer)
+}
+
+/// Whether a file is no session CAR at all. A first block that is none for another reason is a corrupt session.
+fn is_no_car(reject: &Reject) -> bool {
+    reject.code.name().starts_with("E_CAR_")
 }
 
 /// stdin as a file, since a chain that is not linear is read twice.

@@ -186,3 +186,20 @@ fn take(node: &Node, owner: Principal, announcement: Announcement) -> Answer<Tod
 fn pull_unless_held(reader: &throughline_store::Reader, session: SessionId, head: EntryCid) -> Answer<Todo> {
     Ok(if reader.find(&head.cid())?.is_some() { Todo::Nothing } else { Todo::Pull(session) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of a message that says nothing, with a map head that is longer than it needs to be.
+    const NOT_CANONICAL: &[u8] = &[0xb8, 0x01, 0x64, b'b', b'l', b'o', b'b', 0x40];
+
+    #[test]
+    fn what_no_honest_node_passes_on_is_a_fault() {
+        let owner = throughline_protocol::testing::key("account").principal();
+        let refused = announce::check(owner, NOT_CANONICAL, &mut VerifyingKeys::default()).unwrap_err();
+        assert_eq!((refused.code, verdict_of(&refused)), (Code::CborNoncanon, Verdict::Reject));
+        // What a newer node may take is nobody's fault.
+        assert_eq!(verdict_of(&Code::Version.into()), Verdict::Ignore);
+    }
+}
