@@ -11,6 +11,7 @@ mod cli;
 mod demo;
 mod import;
 mod journeys;
+mod schemas;
 mod store;
 mod support;
 mod tidy;

@@ -28,19 +28,19 @@ use throughline_protocol::wire::append::AppendRequest;
 use throughline_protocol::wire::{Credentials, Message as _};
 
 /// A refusal or an answer.
-pub(super) type Answer = Result<Value, Problem>;
+pub(crate) type Answer = Result<Value, Problem>;
 
 /// A node with its own home, its owner's key at hand.
-pub(super) struct Home {
+pub(crate) struct Home {
     dir: TempDir,
-    pub(super) owner: SigningKey,
-    pub(super) node: Node,
+    pub(crate) owner: SigningKey,
+    pub(crate) node: Node,
     pub(super) client: Client,
 }
 
 impl Home {
     /// A node of the owner `account`, with the grants of a laptop: writer and device.
-    pub(super) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let home = Home::bare().await;
         let node = home.node.principal();
         home.grant(node, Role::Writer).await;
@@ -120,7 +120,7 @@ impl Home {
         home
     }
 
-    pub(super) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.client.ask(Call::get(path)).await
     }
 
@@ -198,7 +198,7 @@ impl Home {
     }
 
     /// A session with one trigger message; its name and head.
-    pub(super) async fn session(&self, text: &str) -> (String, String) {
+    pub(crate) async fn session(&self, text: &str) -> (String, String) {
         let body = json!({"title": "Test", "firstEntry": trigger(text)});
         let (status, made) = self.post_as("/v1/sessions", &format!("make {text}"), &body).await;
         assert_eq!(status, 201, "{made}");
@@ -206,7 +206,7 @@ impl Home {
     }
 
     /// Appends one response by the node; the new head.
-    pub(super) async fn append(&self, session: &str, base: &str, text: &str) -> String {
+    pub(crate) async fn append(&self, session: &str, base: &str, text: &str) -> String {
         let body = json!({"base": base, "entry": response(text)});
         let (status, answer) =
             self.post_as(&format!("/v1/sessions/{session}/entries"), &format!("{base} {text}"), &body).await;
@@ -215,7 +215,7 @@ impl Home {
     }
 
     /// What the next entry of `signer` would be, on the head that the API says.
-    pub(super) async fn message(
+    pub(crate) async fn message(
         &self,
         session: &str,
         signer: &SigningKey,
@@ -244,7 +244,7 @@ impl Home {
     }
 
     /// Posts a signed entry.
-    pub(super) async fn post_signed(
+    pub(crate) async fn post_signed(
         &self,
         session: &str,
         entry: &Signed<Entry>,
@@ -272,7 +272,7 @@ impl Home {
     }
 
     /// The verdict that lists show, and the one that verifying everything gives: they must agree.
-    pub(super) async fn verdict(&self, session: &str) -> String {
+    pub(crate) async fn verdict(&self, session: &str) -> String {
         let shown = self.get(&format!("/v1/sessions/{session}")).await.unwrap();
         let verified = self.get(&format!("/v1/sessions/{session}/verify")).await.unwrap();
         assert_eq!(shown["verdict"], verified["verdict"], "{shown}\n{verified}");
@@ -316,12 +316,12 @@ pub(super) fn response(text: &str) -> Value {
 }
 
 /// What a user says.
-pub(super) fn says(text: &str) -> UserWords {
+pub(crate) fn says(text: &str) -> UserWords {
     UserWords { body: vec![Block::paragraph("b1", text)], ..UserWords::default() }
 }
 
 /// A user message on a signing base.
-pub(super) fn message_on(
+pub(crate) fn message_on(
     base: &Value,
     signer: &SigningKey,
     authority: Option<Authority>,
@@ -360,11 +360,11 @@ fn not_before(base: &Value) -> UnixMillis {
 }
 
 /// A text field.
-pub(super) fn of(value: &Value, field: &str) -> String {
+pub(crate) fn of(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or_else(|| panic!("no `{field}` in {value}")).to_owned()
 }
 
 /// The code of a refusal.
-pub(super) fn code(answer: &Value) -> &str {
+pub(crate) fn code(answer: &Value) -> &str {
     answer["code"].as_str().unwrap_or_else(|| panic!("expected a refusal, got {answer}"))
 }

@@ -4,7 +4,7 @@ mod appends;
 mod controls;
 mod events;
 mod files;
-mod home;
+pub(crate) mod home;
 mod import;
 mod signed;
 mod taking_in;

@@ -5,6 +5,7 @@
 
 mod append;
 mod authority;
+mod bad_inputs;
 mod fixtures;
 mod import;
 mod local_api;

@@ -63,12 +63,8 @@ pub(super) fn check(files: &Files) {
 
 /// Whether a value is what the example decodes to: as JSON, or in diagnostic notation where JSON has no bytes.
 fn is(value: &Value<'_>, record: &Json) -> bool {
-    match value {
-        Value::Bytes(bytes) => {
-            text(record, "diagnostic") == format!("h'{}'", data_encoding::HEXLOWER.encode(bytes))
-        }
-        other => same(other, &record["decoded"]),
-    }
+    let Value::Bytes(bytes) = value else { return same(value, &record["decoded"]) };
+    text(record, "diagnostic") == format!("h'{}'", data_encoding::HEXLOWER.encode(bytes))
 }
 
 /// Whether a value is this JSON.

@@ -108,6 +108,12 @@ groups! {
     wire => ["session/frames.json", "session/negative.json"];
 }
 
+/// Every input of `bad-inputs.json` that is bytes, as a session's file.
+pub(crate) fn bad_input_files() -> Vec<bad_inputs::Input> {
+    let (_, named) = GROUPS.iter().find(|(name, _)| *name == "bad_inputs").expect("the group");
+    bad_inputs::inputs(&Files::of(named))
+}
+
 /// The files of one group. Opening another file, and not opening one of these, fails the group.
 pub(crate) struct Files {
     named: BTreeSet<&'static str>,

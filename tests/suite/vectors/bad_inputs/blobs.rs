@@ -11,10 +11,10 @@ use throughline_protocol::id::{EntryCid, Principal, Seq, UnixMillis};
 use throughline_protocol::limits;
 use throughline_protocol::payload::Payload;
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::testing::{self, Reach, SessionBuilder};
+use throughline_protocol::testing::{self, Built, Reach, SessionBuilder};
 
 use super::super::{Files, hex, hex_array, records};
-use super::make::{bare, head, judged, linked, message, session, signed, verdict, word};
+use super::make::{self, Outcome, bare, head, linked, message, session, signed, verdict, word};
 use super::{Row, row};
 
 pub(super) const ROWS: &[Row] = &[
@@ -80,6 +80,11 @@ fn asked() -> SessionBuilder {
     session
 }
 
+/// What becomes of bytes in place of that message.
+fn judged(bytes: impl Into<Arc<[u8]>>) -> Outcome {
+    make::judged(&asked(), bytes)
+}
+
 /// The newest entry with another value for one key, signed again unless that is its signature or signer.
 fn with(key: &'static str, value: impl Into<Value<'static>>) -> Vec<u8> {
     let session = asked();
@@ -87,13 +92,13 @@ fn with(key: &'static str, value: impl Into<Value<'static>>) -> Vec<u8> {
     if key == "sig" { codec::encode_map(&map) } else { signed(&map, &session.owner.key) }
 }
 
-fn without(key: &'static str) -> String {
+fn without(key: &'static str) -> Outcome {
     let mut map = head(&asked());
     map.remove(key).unwrap();
     judged(codec::encode_map(&map))
 }
 
-fn with_signature(change: impl FnOnce(&mut [u8; 64])) -> String {
+fn with_signature(change: impl FnOnce(&mut [u8; 64])) -> Outcome {
     let map = head(&asked());
     let mut signature: [u8; 64] = map.get("sig").unwrap().as_bytes().unwrap().try_into().unwrap();
     change(&mut signature);
@@ -119,7 +124,7 @@ fn noncanonical_r(signature: &mut [u8; 64]) {
     (signature[0], signature[31]) = (0xee, 0x7f);
 }
 
-fn speccheck(files: &Files, cases: &[usize]) -> Vec<String> {
+fn speccheck(files: &Files, cases: &[usize]) -> Vec<Outcome> {
     let file = files.json("ed25519/speccheck-cases.json");
     let judge = |case: &usize| {
         let case = &records(&file, 12)[*case];
@@ -130,25 +135,25 @@ fn speccheck(files: &Files, cases: &[usize]) -> Vec<String> {
 }
 
 /// Those that are no point at all are so by an earlier check.
-fn noncanonical_keys(files: &Files) -> Vec<String> {
+fn noncanonical_keys(files: &Files) -> Vec<Outcome> {
     let file = files.json("ed25519/noncanonical-keys.json");
     let keys = records(&file, 38).iter().map(|record| by_key_bytes(hex_array::<32>(record, "key")));
-    let mut codes: Vec<String> = keys.filter(|code| code != Code::KeyPoint.name()).collect();
+    let mut codes: Vec<Outcome> = keys.filter(|code| *code != Code::KeyPoint.name()).collect();
     assert!(codes.len() >= 19, "{codes:?}");
     codes.extend(speccheck(files, &[10, 11]));
     codes
 }
 
-fn by_key_bytes(key: [u8; 32]) -> String {
+fn by_key_bytes(key: [u8; 32]) -> Outcome {
     judged(with("signer", [&[0xed, 1][..], &key].concat()))
 }
 
 /// An entry by a signer of these bytes and zeros.
-fn by_key(prefix: &[u8], zeros: usize) -> String {
+fn by_key(prefix: &[u8], zeros: usize) -> Outcome {
     judged(with("signer", [prefix, &vec![0; zeros]].concat()))
 }
 
-fn another_type(_: &Files) -> Vec<String> {
+fn another_type(_: &Files) -> Vec<Outcome> {
     let mut session = asked();
     let owner = session.owner.clone();
     let reference = session.reference(&owner, 1, Reach::Anchors);
@@ -160,7 +165,7 @@ fn another_type(_: &Files) -> Vec<String> {
 }
 
 /// Signed while the field was not there, instead of zeroed.
-fn signed_draft() -> String {
+fn signed_draft() -> Outcome {
     let session = asked();
     let mut map = head(&session);
     map.remove("sig");
@@ -169,19 +174,19 @@ fn signed_draft() -> String {
 }
 
 /// Another time, so another CID, over the same content.
-fn two_answers() -> Vec<String> {
+fn two_answers() -> Vec<Outcome> {
     let base = session("twice", 2);
     let server = base.server1.clone();
     let (mut left, mut right) = (base.clone().branch("left"), base.clone().branch("right"));
     left.response(&server, "one", &[]);
     right.response(&server, "one", &[]);
-    let report = super::make::audit(&left, &[right.head()], &[], None);
-    let why = report.fork.map(|fork| fork.branches[0].why.name().to_owned());
-    vec![verdict(&left, &[right.head()]), why.unwrap_or_default()]
+    let report = make::audit(&left, &[right.head()], &[], None);
+    let why = report.fork.map(|fork| make::code(fork.branches[0].why));
+    vec![verdict(&left, &[right.head()], &[]), why.unwrap_or_default()]
 }
 
 /// What the same key signed for a stream: as a signature of the entry, and as its bytes.
-fn envelope() -> Vec<String> {
+fn envelope() -> Vec<Outcome> {
     let session = asked();
     let key = &session.owner.key;
     let domain = b"\x1blibp2p-signed-envelope";
@@ -191,11 +196,12 @@ fn envelope() -> Vec<String> {
     let bytes = [&[0x0a, 0x24, 0x08, 0x01, 0x12, 0x20][..], key.principal().key(), &[0x2a, 0x40], &signature]
         .concat();
     let as_bytes = judged(bytes);
-    vec![as_signature, as_bytes.get(..6).unwrap_or_default().to_owned()]
+    let kind = as_bytes.word.get(..6).unwrap_or_default().to_owned();
+    vec![as_signature, Outcome { word: kind, ..as_bytes }]
 }
 
 /// The signature's bytes stand in another field too; it was made with both of them zeroed.
-fn signature_twice() -> String {
+fn signature_twice() -> Outcome {
     let session = asked();
     let both = |bytes: Vec<u8>| {
         let copy = Map::new().with("copy", bytes.clone());
@@ -212,7 +218,7 @@ fn last_value(value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn float_ts() -> String {
+fn float_ts() -> Outcome {
     let mut bytes = asked().head().entry.bytes().to_vec();
     let at = bytes.windows(4).position(|window| window == b"\x62ts\x1b").unwrap();
     bytes[at + 3] = 0xfb;
@@ -228,11 +234,12 @@ fn of_size(size: usize) -> Vec<u8> {
     bytes
 }
 
-fn unsafe_texts(_: &Files) -> Vec<String> {
+fn unsafe_texts(_: &Files) -> Vec<Outcome> {
     let session = session("texts", 1);
     let call = |name: &'static str, id: &'static str| {
         let call = Map::new().with("name", name).with("callId", id);
-        judged(signed(&head(&session).with("calls", vec![Value::Map(call)]), &session.server1.key))
+        let map = head(&session).with("calls", vec![Value::Map(call)]);
+        make::judged(&session, signed(&map, &session.server1.key))
     };
     vec![
         call("bash", "a\0"),
@@ -246,7 +253,7 @@ fn unsafe_texts(_: &Files) -> Vec<String> {
 }
 
 /// 65,536 links take 2.6 MB, and size comes before everything: as many as an entry has room for.
-fn many_links() -> String {
+fn many_links() -> Outcome {
     let links = |count: usize| {
         let links: Vec<Value<'static>> =
             (0..count).map(|at| EntryCid::of(&at.to_be_bytes()).into()).collect();
@@ -259,29 +266,31 @@ fn many_links() -> String {
     links(380)
 }
 
-fn large_payload() -> String {
+fn large_payload() -> Outcome {
     let entry = asked().head().entry.value().clone();
     word(Payload::check(&entry, vec![0; limits::PAYLOAD_BYTES_MAX + 1]))
 }
 
-fn words_in_entry(key: &'static str) -> String {
+fn words_in_entry(key: &'static str) -> Outcome {
     let mut session = session("words", 1);
     let (server, response) = (session.server1.clone(), session.head().entry.cid());
     session.tool(&server, response, "call", "done");
-    judged(signed(&head(&session).with(key, "words"), &server.key))
+    make::judged(&session, signed(&head(&session).with(key, "words"), &server.key))
 }
 
 /// A message's payload with another salt.
-fn salted(salt: Option<Vec<u8>>) -> String {
+fn salted(salt: Option<Vec<u8>>) -> Outcome {
     let session = asked();
     let payload = Map::new().with("body", Vec::<Value<'_>>::new()).with_some("salt", salt);
     let bytes = codec::encode_map(&payload);
     let named = PayloadRef { cid: EntryCid::of(&bytes), size: bytes.len() as u64 };
     let entry = message(&session, &session.owner, |entry| entry.payload = Some(named));
-    word(Payload::check(entry.value(), bytes))
+    let judged = word(Payload::check(entry.value(), bytes.clone()));
+    let built = Built { entry, payload: Some(bytes.into()) };
+    judged.in_file(make::file(&session, &[&built], &[]))
 }
 
-fn seals(_: &Files) -> Vec<String> {
+fn seals(_: &Files) -> Vec<Outcome> {
     let base = session("seal", 2);
     let server = base.server1.clone();
     let mut whole = base.clone();

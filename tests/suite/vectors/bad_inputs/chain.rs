@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use throughline_protocol::block::{Block, Signed};
 use throughline_protocol::build::sign;
+use throughline_protocol::car::write_block;
 use throughline_protocol::code::Code;
 use throughline_protocol::codec::{self, Value};
 use throughline_protocol::control::Control;
@@ -12,11 +13,12 @@ use throughline_protocol::id::{Cid, Codec, EntryCid, Epoch, HashKind, Seq};
 use throughline_protocol::skip;
 use throughline_protocol::sync::Point;
 use throughline_protocol::sync::range::{Payloads, RangeCheck, RangeLimits, RangeRequest, path_seqs};
-use throughline_protocol::testing::{self, Reach, SessionBuilder};
+use throughline_protocol::testing::{self, Built, Reach, SessionBuilder};
 use throughline_protocol::verify::{ChainState, Verifier};
 
 use super::make::{
-    audit, code, controls, fields, head, judged, linked, message, session, set, signed, turn, word,
+    Outcome, audit, code, controls, fields, file, head, judged, linked, message, session, set, signed, turn,
+    word,
 };
 use super::{Row, row};
 
@@ -46,47 +48,49 @@ fn place(entry: &mut Entry) -> &mut Place {
 }
 
 /// A message of the owner on a chain of 4 entries after the genesis, changed before it is signed.
-fn on_tip(change: impl FnOnce(&mut Entry)) -> String {
+fn on_tip(change: impl FnOnce(&mut Entry)) -> Outcome {
     let session = session("chain", 2);
     linked(&session, &[], &message(&session, &session.owner, change))
 }
 
-fn genesis_with_prev() -> String {
+fn genesis_with_prev() -> Outcome {
     let session = SessionBuilder::new("genesis");
     let map = head(&session).with("prev", EntryCid::of(b"prev"));
-    judged(signed(&map, &session.owner.key))
+    judged(&session, signed(&map, &session.owner.key))
 }
 
-fn with_prev(prev: Option<Cid>) -> String {
+fn with_prev(prev: Option<Cid>) -> Outcome {
     let session = session("prev", 1);
     let mut map = head(&session);
     map.remove("prev");
-    judged(signed(&map.with_some("prev", prev), &session.server1.key))
+    judged(&session, signed(&map.with_some("prev", prev), &session.server1.key))
 }
 
 /// A seq of 2^53 is no integer of the format, and form comes before place.
-fn seqs() -> Vec<String> {
+fn seqs() -> Vec<Outcome> {
     let at = |seq: u64| on_tip(|entry| place(entry).seq = Seq::new(seq).unwrap());
     assert_eq!(at(5), "ok");
-    let beyond = fields(session("chain", 2).head().entry.bytes()).with("seq", 0);
+    let chain = session("chain", 2);
+    let beyond = fields(chain.head().entry.bytes()).with("seq", 0);
     let bytes = codec::encode_map(&beyond);
     let place = bytes.windows(5).position(|window| window == b"\x63seq\x00").unwrap() + 4;
     let bytes = [&bytes[..place], &[0x1b, 0, 0x20, 0, 0, 0, 0, 0, 0], &bytes[place + 1..]].concat();
-    assert_eq!(judged(bytes), code(Code::CborIntrange));
+    assert_eq!(judged(&chain, bytes), Code::CborIntrange.name());
     [6, 4, 3, 1, (1 << 53) - 1].map(at).to_vec()
 }
 
-fn prev_of_another_session() -> String {
+fn prev_of_another_session() -> Outcome {
     let (ours, theirs) = (session("ours", 1), session("theirs", 1));
     let head = &theirs.head().entry;
     let entry = message(&ours, &ours.owner, |entry| place(entry).prev = head.cid());
-    set(&ours, &[head.clone(), entry.clone()], &[])
+    let judged = set(&ours, &[head.clone(), entry.clone()], &[])
         .explain(entry.cid())
-        .map_or_else(String::new, |reject| code(reject.code))
+        .map_or_else(Outcome::default, |reject| code(reject.code));
+    judged.in_file(file(&ours, &[theirs.head(), &Built { entry, payload: None }], &[]))
 }
 
 /// A raw block has another codec, which no link to an entry has.
-fn prevs_of_another_type() -> Vec<String> {
+fn prevs_of_another_type() -> Vec<Outcome> {
     let mut session = session("types", 1);
     let owner = session.owner.clone();
     let reference = session.reference(&owner, 1, Reach::Anchors);
@@ -94,21 +98,23 @@ fn prevs_of_another_type() -> Vec<String> {
     let on = |control: &Signed<Control>| {
         linked(&session, &[], &message(&session, &owner, |entry| place(entry).prev = control.cid()))
     };
-    assert_eq!(with_prev(Some(testing::raw_block("prev").0)), code(Code::CidCodec));
+    assert_eq!(with_prev(Some(testing::raw_block("prev").0)), Code::CidCodec.name());
     vec![on(&reference), on(&grant)]
 }
 
-fn another_digest() -> String {
+fn another_digest() -> Outcome {
     let session = session("digest", 1);
     let entry = &session.head().entry;
     let mut digest = *entry.cid().digest();
     digest[31] ^= 1;
     let asked = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, digest);
-    word(Block::check(asked, Arc::clone(entry.bytes())))
+    let mut file = file(&session.at(1), &[], &[]);
+    write_block(&mut file, &asked, entry.bytes());
+    word(Block::check(asked, Arc::clone(entry.bytes()))).in_file(file)
 }
 
 /// A path from seq 10^12 down to the genesis, without a fault: what it promises is more than anybody takes.
-fn endless_chain() -> String {
+fn endless_chain() -> Outcome {
     let session = SessionBuilder::new("endless");
     let genesis = &session.entries()[0].entry;
     let seq = |seq: u64| Seq::new(seq).unwrap();
@@ -139,7 +145,7 @@ fn endless_chain() -> String {
     word(check.path(&frames).map_err(|violation| violation.reject))
 }
 
-fn after_seals() -> Vec<String> {
+fn after_seals() -> Vec<Outcome> {
     let base = session("sealed", 1);
     [&base.server1, &base.owner]
         .map(|party| {
@@ -150,7 +156,7 @@ fn after_seals() -> Vec<String> {
         .to_vec()
 }
 
-fn two_seals() -> String {
+fn two_seals() -> Outcome {
     let base = session("seals", 1);
     let server = base.server1.clone();
     let mut one = base.clone();
@@ -161,10 +167,11 @@ fn two_seals() -> String {
     other.push(&server, later, None).unwrap();
     let report = audit(&one, &[other.head()], &[], None);
     assert_eq!(report.verdict.word(), "forked");
-    report.fork.map_or_else(String::new, |fork| code(fork.branches[0].why))
+    let why = report.fork.map_or_else(Outcome::default, |fork| code(fork.branches[0].why));
+    why.in_file(file(&one, &[other.head()], &[]))
 }
 
-fn gap() -> String {
+fn gap() -> Outcome {
     let whole = session("gap", 3);
     let told = whole.head().entry.cid();
     let after: Vec<_> = whole.entries()[4..].iter().collect();
@@ -173,11 +180,12 @@ fn gap() -> String {
         (report.verdict.word(), report.valid_through.map(|mark| mark.seq.get())),
         ("incomplete", Some(2))
     );
-    report.first_problem.map_or_else(String::new, |problem| code(problem.reject.code))
+    let why = report.first_problem.map_or_else(Outcome::default, |problem| code(problem.reject.code));
+    why.in_file(file(&whole.at(2), &after, &[]))
 }
 
 /// What is kept of a chain beside it says that its tip skips to itself.
-fn self_link() -> String {
+fn self_link() -> Outcome {
     let session = session("index", 2);
     let mut verifier = Verifier::begin(controls(&session, &[]));
     for built in session.entries() {
@@ -190,14 +198,14 @@ fn self_link() -> String {
     word(ChainState::from_bytes(&codec::encode_map(&map.with("hops", Value::List(hops)))))
 }
 
-fn skip_is_prev() -> String {
+fn skip_is_prev() -> Outcome {
     let session = session("skip", 1);
     let map = head(&session);
     let prev = map.get("prev").unwrap().as_link().unwrap();
-    judged(signed(&map.with("skip", prev), &session.server1.key))
+    judged(&session, signed(&map.with("skip", prev), &session.server1.key))
 }
 
-fn false_skips() -> Vec<String> {
+fn false_skips() -> Vec<Outcome> {
     let mut session = session("skips", 2);
     turn(&mut session, 3);
     let right = session.next_place().skip;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use throughline_protocol::blob::SignedAny;
-use throughline_protocol::block::Signed;
+use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::build::sign;
+use throughline_protocol::car::{EntryBlocks, SessionWriter};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::codec::{self, Map};
 use throughline_protocol::content::Block;
@@ -18,13 +19,46 @@ use throughline_protocol::sign::{SigningKey, VerifyingKeys};
 use throughline_protocol::testing::{self, Built, Party, SessionBuilder};
 use throughline_protocol::verify::{Auditor, Pushed, Report, Verifier};
 
-/// The word for what became of something.
-pub(super) fn word<T>(result: Result<T, Reject>) -> String {
-    result.map_or_else(|reject| code(reject.code), |_| "ok".to_owned())
+/// What became of one input, and the file that hands it to another verifier.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// A code, a verdict, or a word of the row; `ok` for what is taken.
+    pub(crate) word: String,
+    /// The input inside a session's CAR; none where it is no blob.
+    pub(crate) file: Option<Vec<u8>>,
 }
 
-pub(super) fn code(code: Code) -> String {
-    code.name().to_owned()
+impl Outcome {
+    /// The same, with its input as a file.
+    pub(super) fn in_file(self, file: Vec<u8>) -> Self {
+        Outcome { file: Some(file), ..self }
+    }
+
+    /// One word if something is so, else another.
+    pub(super) fn either(is_so: bool, word: &str, other: &str) -> Self {
+        if is_so { word } else { other }.into()
+    }
+}
+
+impl From<&str> for Outcome {
+    fn from(word: &str) -> Self {
+        Outcome { word: word.to_owned(), file: None }
+    }
+}
+
+impl PartialEq<&str> for Outcome {
+    fn eq(&self, word: &&str) -> bool {
+        self.word == *word
+    }
+}
+
+/// The word for what became of something.
+pub(super) fn word<T>(result: Result<T, Reject>) -> Outcome {
+    result.map_or_else(|reject| code(reject.code), |_| "ok".into())
+}
+
+pub(super) fn code(code: Code) -> Outcome {
+    code.name().into()
 }
 
 /// A session of `turns` messages of the owner, each answered by the server.
@@ -59,9 +93,42 @@ pub(super) fn signed(map: &Map<'static>, key: &SigningKey) -> Vec<u8> {
     codec::encode_map(&map.clone().with("sig", key.sign(&unsigned).to_vec()))
 }
 
-/// What becomes of the bytes of one signed blob by themselves.
-pub(super) fn judged(bytes: impl Into<Arc<[u8]>>) -> String {
-    word(SignedAny::check(bytes, &mut VerifyingKeys::default()))
+/// What becomes of the bytes of one signed blob by themselves. In the file they stand in place of the session's newest entry.
+pub(super) fn judged(session: &SessionBuilder, bytes: impl Into<Arc<[u8]>>) -> Outcome {
+    let bytes = bytes.into();
+    let (_, before) = session.entries().split_last().unwrap();
+    let mut blocks: Vec<EntryBlocks<'_>> = before.iter().map(blocks).collect();
+    blocks.push(EntryBlocks { entry: &bytes, payload: None, config: None, files: &[] });
+    let file = car(blocks, session.controls());
+    word(SignedAny::check(Arc::clone(&bytes), &mut VerifyingKeys::default())).in_file(file)
+}
+
+/// A session's blobs and some more, as a file that ends with its root.
+pub(super) fn file(session: &SessionBuilder, entries: &[&Built], more: &[Signed<Control>]) -> Vec<u8> {
+    let all = session.entries().iter().chain(entries.iter().copied());
+    car(all.map(blocks).collect(), session.controls().iter().chain(more))
+}
+
+fn blocks(built: &Built) -> EntryBlocks<'_> {
+    EntryBlocks { entry: built.entry.bytes(), payload: built.payload.as_deref(), config: None, files: &[] }
+}
+
+/// Entries in the order of a file, by seq and CID; bytes that are no entry stand last. The last one is the root.
+fn car<'a>(
+    mut entries: Vec<EntryBlocks<'_>>,
+    controls: impl IntoIterator<Item = &'a Signed<Control>>,
+) -> Vec<u8> {
+    let place = |bytes: &[u8]| Decoded::<Entry>::decode(bytes).map(|entry| entry.value().seq()).ok();
+    entries[1..].sort_by_key(|blocks| {
+        let seq = place(blocks.entry);
+        (seq.is_none(), seq, EntryCid::of(blocks.entry))
+    });
+    let root = EntryCid::of(entries.last().unwrap().entry);
+    let controls = controls.into_iter().map(|control| (control.value(), &control.bytes()[..]));
+    let mut out = Vec::new();
+    let mut writer = SessionWriter::begin(&mut out, root, &entries[0], controls);
+    entries[1..].iter().for_each(|blocks| writer.entry(&mut out, blocks));
+    out
 }
 
 /// A user message of `party` on the newest entry, changed before it is signed.
@@ -134,17 +201,18 @@ pub(super) fn set(session: &SessionBuilder, entries: &[Signed<Entry>], more: &[S
 }
 
 /// What becomes of an entry after the newest one: in a set and in a stream, which must agree.
-pub(super) fn linked(session: &SessionBuilder, more: &[Signed<Control>], entry: &Signed<Entry>) -> String {
+pub(super) fn linked(session: &SessionBuilder, more: &[Signed<Control>], entry: &Signed<Entry>) -> Outcome {
     let in_set = set(session, std::slice::from_ref(entry), more).explain(entry.cid());
-    let in_set = in_set.map_or_else(|| "ok".to_owned(), |reject| code(reject.code));
+    let in_set = in_set.map_or_else(|| Outcome::from("ok"), |reject| code(reject.code));
     let mut verifier = Verifier::begin(controls(session, more));
     for built in session.entries() {
         let pushed = verifier.push(Arc::clone(built.entry.bytes()), None).unwrap();
         assert!(matches!(pushed, Pushed::Linked(..)));
     }
     let in_stream = word(verifier.push(Arc::clone(entry.bytes()), None));
-    assert_eq!(in_set, in_stream, "a set and a stream do not agree");
-    in_set
+    assert_eq!(in_set.word, in_stream.word, "a set and a stream do not agree");
+    let built = Built { entry: entry.clone(), payload: None };
+    in_set.in_file(file(session, &[&built], more))
 }
 
 /// What an auditor reports of a session's blobs and some more.
@@ -166,6 +234,6 @@ pub(super) fn audit(
 }
 
 /// The verdict on a session's blobs and some more.
-pub(super) fn verdict(session: &SessionBuilder, entries: &[&Built]) -> String {
-    audit(session, entries, &[], None).verdict.word().to_owned()
+pub(super) fn verdict(session: &SessionBuilder, entries: &[&Built], more: &[Signed<Control>]) -> Outcome {
+    Outcome::from(audit(session, entries, more, None).verdict.word()).in_file(file(session, entries, more))
 }

@@ -6,12 +6,14 @@ use throughline_protocol::control::{Control, Ref};
 use throughline_protocol::entry::{Body, Class, Handoff, Note};
 use throughline_protocol::fork::{State, check_ref};
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::testing::{self, Party, Reach, SessionBuilder};
+use throughline_protocol::testing::{self, Built, Party, Reach, SessionBuilder};
 use throughline_protocol::verify::{VerifiedSegment, Verifier};
 use throughline_protocol::wire::announce;
 use throughline_store::{AdoptOptions, GuardUse, KeyOrigin, OpenOptions, Store};
 
-use super::make::{audit, bare, code, controls, linked, message, principal, session, set, verdict, word};
+use super::make::{
+    Outcome, audit, bare, code, controls, file, linked, message, principal, session, set, verdict, word,
+};
 use super::{Row, row};
 
 pub(super) const ROWS: &[Row] = &[
@@ -33,18 +35,18 @@ pub(super) const ROWS: &[Row] = &[
     row("EN07", &["E_CLASS_DOWNGRADE"], |_| opened_by_server()),
 ];
 
-fn to_an_ancestor() -> String {
+fn to_an_ancestor() -> Outcome {
     let mut session = session("stale", 3);
     let owner = session.owner.clone();
     let before = set(&session, &[], &[]).select();
     let reference = session.reference(&owner, 2, Reach::Anchors);
     let after = set(&session, &[], &[reference]).select();
     let is_same = (before.state, before.head, &before.valid) == (after.state, after.head, &after.valid);
-    if is_same { "stale" } else { "moved" }.to_owned()
+    Outcome::either(is_same, "stale", "moved")
 }
 
 /// Two histories of one holder, of different lengths.
-fn two_entries() -> Vec<String> {
+fn two_entries() -> Vec<Outcome> {
     let base = session("branches", 2);
     let server = base.server1.clone();
     let (mut left, mut right) = (base.clone().branch("left"), base.clone().branch("right"));
@@ -53,11 +55,11 @@ fn two_entries() -> Vec<String> {
     right.response(&server, "and more", &[]);
     let more: Vec<_> = right.entries()[5..].iter().collect();
     let why = audit(&left, &more, &[], None).fork.map(|fork| code(fork.branches[0].why));
-    vec![verdict(&left, &more), why.unwrap_or_default()]
+    vec![verdict(&left, &more, &[]), why.unwrap_or_default()]
 }
 
 /// Told by a Ref: an entry that the chain has passed by.
-fn to_another_branch() -> String {
+fn to_another_branch() -> Outcome {
     let session = session("branch", 3);
     let owner = session.owner.clone();
     let mut beside = session.at(2).branch("beside");
@@ -65,10 +67,10 @@ fn to_another_branch() -> String {
     let told = beside.head().entry.cid();
     let report = audit(&session, &[beside.head()], &[], Some(told));
     assert_eq!(report.valid_through.map(|mark| mark.cid), Some(session.head().entry.cid()));
-    report.first_problem.map_or_else(String::new, |problem| code(problem.reject.code))
+    report.first_problem.map_or_else(Outcome::default, |problem| code(problem.reject.code))
 }
 
-fn on_another_topic() -> String {
+fn on_another_topic() -> Outcome {
     let mut session = session("topic", 1);
     let owner = session.owner.clone();
     let reference = session.reference(&owner, 2, Reach::Publishes);
@@ -99,14 +101,14 @@ fn reference(session: &SessionBuilder, party: &Party, change: impl FnOnce(&mut R
     signed.value().clone()
 }
 
-fn checked(session: &SessionBuilder, value: &Ref) -> String {
+fn checked(session: &SessionBuilder, value: &Ref) -> Outcome {
     let set = set(session, &[], &[]);
     let judged = set.judge();
     let head = judged.position(session.head().entry.cid()).unwrap();
     word(check_ref(value, judged.facts().unwrap(), &head, &controls(session, &[])))
 }
 
-fn refs_without_a_right() -> Vec<String> {
+fn refs_without_a_right() -> Vec<Outcome> {
     let session = session("right", 1);
     [&session.server1, &session.device, &session.owner]
         .iter()
@@ -116,7 +118,7 @@ fn refs_without_a_right() -> Vec<String> {
         .to_vec()
 }
 
-fn mismatches() -> Vec<String> {
+fn mismatches() -> Vec<Outcome> {
     let (session, other) = (session("fits", 1), session("other", 1));
     let with = |change: &dyn Fn(&mut Ref)| checked(&session, &reference(&session, &session.owner, change));
     vec![
@@ -130,37 +132,40 @@ fn mismatches() -> Vec<String> {
     ]
 }
 
-fn confidential() -> Vec<String> {
+fn confidential() -> Vec<Outcome> {
     let session = SessionBuilder::with_genesis("class", |genesis| genesis.class = Class::Confidential);
     let public =
         |party: &Party| checked(&session, &reference(&session, party, |value| value.private = false));
     [&session.owner, &session.device, &session.server1].map(|party| public(party)).to_vec()
 }
 
-fn after_the_handoff() -> String {
+fn after_the_handoff() -> Outcome {
     let base = session("fenced", 2);
     let mut moved = base.clone();
     moved.handoff(Some(&base.server2.clone()));
     let mut old = base.clone();
     old.response(&base.server1.clone(), "late", &[]);
     let selection = set(&moved, &[old.head().entry.clone()], &[]).select();
-    assert_eq!(verdict(&moved, &[old.head()]), "fenced-tail");
+    assert_eq!(verdict(&moved, &[old.head()], &[]), "fenced-tail");
     let is_so = selection.fenced.contains(&old.head().entry.cid()) && selection.state == State::Ok;
-    if is_so { "fenced" } else { "counts" }.to_owned()
+    Outcome::either(is_so, "fenced", "counts")
 }
 
 /// An entry of the new epoch by its holder, on what stands before the handoff.
-fn beside_the_handoff() -> String {
+fn beside_the_handoff() -> Outcome {
     let base = session("gap", 1);
     let mut moved = base.clone();
     moved.handoff(Some(&base.server2.clone()));
     let entry =
         message(&base, &base.server2, |entry| entry.place.as_mut().unwrap().epoch = testing::epoch(1));
     let entries = [moved.head().entry.clone(), entry.clone()];
-    set(&base, &entries, &[]).explain(entry.cid()).map_or_else(String::new, |reject| code(reject.code))
+    let judged = set(&base, &entries, &[])
+        .explain(entry.cid())
+        .map_or_else(Outcome::default, |reject| code(reject.code));
+    judged.in_file(file(&moved, &[&Built { entry, payload: None }], &[]))
 }
 
-fn two_handoffs() -> Vec<String> {
+fn two_handoffs() -> Vec<Outcome> {
     let base = session("frozen", 1);
     let (mut left, mut right) = (base.clone(), base.clone());
     left.handoff(Some(&base.server1.clone()));
@@ -172,10 +177,10 @@ fn two_handoffs() -> Vec<String> {
     let mut ended = left.clone();
     ended.handoff(Some(&base.server2.clone()));
     assert_eq!(set(&ended, &[right.head().entry.clone()], &[]).select().state, State::Ok);
-    vec![report.verdict.word().to_owned(), why]
+    vec![verdict(&left, &[right.head()], &[]), why]
 }
 
-fn handoff_of_epoch(epoch: u64) -> String {
+fn handoff_of_epoch(epoch: u64) -> Outcome {
     let session = session("jump", 1);
     let handoff = Body::Handoff(Handoff { holder: Some(principal("server2")), ..Handoff::default() });
     linked(
@@ -187,7 +192,7 @@ fn handoff_of_epoch(epoch: u64) -> String {
     )
 }
 
-fn by_a_server() -> String {
+fn by_a_server() -> Outcome {
     let session = session("server", 1);
     let handoff = Body::Handoff(Handoff { holder: Some(principal("server1")), ..Handoff::default() });
     linked(
@@ -201,7 +206,7 @@ fn by_a_server() -> String {
 }
 
 /// The owner hands over from an older head: what came after it is fenced.
-fn behind_the_head() -> String {
+fn behind_the_head() -> Outcome {
     let whole = session("behind", 3);
     let mut moved = whole.at(4);
     moved.handoff(Some(&whole.server2.clone()));
@@ -209,11 +214,11 @@ fn behind_the_head() -> String {
     let selection = set(&moved, &after, &[]).select();
     let is_so = selection.head.map(|head| head.cid) == Some(moved.head().entry.cid())
         && after.iter().all(|entry| selection.fenced.contains(&entry.cid()));
-    if is_so { "accepted" } else { "refused" }.to_owned()
+    Outcome::either(is_so, "accepted", "refused")
 }
 
 /// A data directory that does not know what its key has signed: a restored one, or one beside an older key.
-fn from_a_backup() -> String {
+fn from_a_backup() -> Outcome {
     let mut session = SessionBuilder::new("backup");
     let server = session.server1.clone();
     session.user(&server, "signed before the backup");
@@ -232,10 +237,10 @@ fn from_a_backup() -> String {
     let last = session.head();
     verifier.push(last.entry.bytes().clone(), last.payload.clone()).unwrap();
     let signed = adopt(verifier.take_segment().unwrap().unwrap(), GuardUse::Signed(server.key.principal()));
-    signed.map_or_else(|error| code(error.code()), |_| "ok".to_owned())
+    signed.map_or_else(|error| code(error.code()), |_| "ok".into())
 }
 
-fn passed_by() -> String {
+fn passed_by() -> Outcome {
     let session = session("passed", 3);
     let owner = session.owner.clone();
     let mut beside = session.at(2).branch("beside");
@@ -243,11 +248,11 @@ fn passed_by() -> String {
     let before = set(&session, &[], &[]).select();
     let selection = set(&session, &[beside.head().entry.clone()], &[]).select();
     assert_eq!((selection.state, selection.head), (before.state, before.head));
-    assert_eq!(verdict(&session, &[beside.head()]), "valid");
-    if selection.passed.contains(&beside.head().entry.cid()) { "passed" } else { "counts" }.to_owned()
+    assert_eq!(verdict(&session, &[beside.head()], &[]), "valid");
+    Outcome::either(selection.passed.contains(&beside.head().entry.cid()), "passed", "counts")
 }
 
-fn opened_by_server() -> Vec<String> {
+fn opened_by_server() -> Vec<Outcome> {
     let internal = session("internal", 1);
     let confidential =
         SessionBuilder::with_genesis("confidential", |genesis| genesis.class = Class::Confidential);
