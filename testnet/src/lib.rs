@@ -1,15 +1,17 @@
 //! Real Throughline processes on one machine, driven as a user and an agent server drive them: by the command line and by
 //! the local HTTP API.
 //!
-//! It knows the product from outside only: arguments, exit codes, streams, HTTP. It never opens a store, and never links
-//! the node, so that what passes here passes for everybody. Nothing sleeps: a wait ends with an event or at [`LIMIT`].
+//! It knows the product from outside only: arguments, exit codes, streams, HTTP, and the wire. It never opens a store, and
+//! never links the node, so that what passes here passes for everybody. Nothing sleeps: a wait ends with an event or at [`LIMIT`].
 //!
 //! ```text
 //! Lab ── Home (a directory of its own) ──┬─ Invocation ─▶ Ran      one command: exit code, both streams
 //!                                        └─ Node ─▶ Api ─▶ Reply   `serve`, ready; HTTP over socket or TCP
-//!                                                       └▶ Events  server-sent events
+//!                                            ▲          └▶ Events  server-sent events
+//!                                        Hostile                    a peer that misbehaves on the wire
 //! ```
 
+pub mod hostile;
 mod hygiene;
 mod invocation;
 mod lab;
@@ -24,7 +26,7 @@ use std::time::Duration;
 pub use http::{Api, Reply, Request};
 pub use invocation::{Invocation, Ran};
 pub use lab::{Home, Lab};
-pub use node::Node;
+pub use node::{Memory, Node};
 pub use pty::Terminal;
 pub use sse::{Event, Events};
 

@@ -14,6 +14,15 @@ use crate::http::{Api, Door};
 use crate::lab::Home;
 use crate::{LIMIT, hygiene};
 
+/// Resident memory of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Now, in bytes.
+    pub now_bytes: u64,
+    /// The highest point, in bytes.
+    pub peak_bytes: u64,
+}
+
 /// A node that said it is ready. Dropping it kills it.
 #[derive(Debug)]
 pub struct Node {
@@ -68,6 +77,31 @@ impl Node {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Begins a measurement of its memory: the highest point is the present one again.
+    ///
+    /// # Errors
+    /// When the system keeps no such figure.
+    pub fn forget_peak_memory(&self) -> Result<()> {
+        // 5 resets VmHWM; see proc_pid_clear_refs(5).
+        std::fs::write(format!("/proc/{}/clear_refs", self.pid()), "5")
+            .context("forgetting the peak of memory")
+    }
+
+    /// Its resident memory now, and the highest since it started or since [`Node::forget_peak_memory`], in bytes.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn memory(&self) -> Result<Memory> {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).context("reading its status")?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
+            kib.map(|kib| kib * 1024).with_context(|| format!("no {name} in its status"))
+        };
+        Ok(Memory { now_bytes: field("VmRSS:")?, peak_bytes: field("VmHWM:")? })
     }
 
     /// What it wrote to stderr so far.

@@ -9,6 +9,7 @@
 mod api;
 mod cli;
 mod demo;
+mod hostile;
 mod import;
 mod journeys;
 mod schemas;

@@ -48,6 +48,9 @@ impl EventLoop {
                 self.swarm.behaviour_mut().blocked.unblock_peer(peer);
             }
             Command::Charge(peer, reason) => self.charge(peer, reason),
+            Command::Charges(reply) => {
+                let _ = reply.send(self.ledger.open(Instant::now()));
+            }
             Command::Open { peer, protocol, reply } => {
                 self.swarm.behaviour_mut().streams.open(peer, protocol, reply);
             }
@@ -99,7 +102,7 @@ impl EventLoop {
     fn charge(&mut self, peer: PeerId, reason: Code) {
         count(&self.counters.charges);
         tracing::debug!(%peer, %reason, "charged");
-        match self.ledger.charge(peer, Instant::now()) {
+        match self.ledger.charge(peer, reason, Instant::now()) {
             Charged::Counted | Charged::AlreadyBlocked => {}
             Charged::Block => {
                 tracing::info!(%peer, %reason, "blocked for a while");

@@ -10,6 +10,7 @@ use throughline_protocol::limits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::charges::Charges;
 use super::error::NetError;
 use super::events::{Counters, NetCounts};
 use super::frames::{FrameStream, FrameTiming};
@@ -34,6 +35,7 @@ pub(super) enum Command {
     Disconnect(PeerId),
     Block(PeerId),
     Unblock(PeerId),
+    Charges(Reply<Vec<Charges>>),
     Charge(PeerId, Code),
     Open { peer: PeerId, protocol: Protocol, reply: OpenReply },
     Subscribe(Principal, Reply<Result<(), NetError>>),
@@ -116,6 +118,11 @@ impl NetHandle {
     /// blocked for [`super::NetLimits::block_for`]. `reason` is for the log; whose fault it is decides the caller.
     pub async fn charge(&self, peer: PeerId, reason: Code) {
         self.tell(Command::Charge(peer, reason)).await;
+    }
+
+    /// The peers with charges that count, or that are shut out for them, in no order.
+    pub async fn charges(&self) -> Vec<Charges> {
+        self.ask(Command::Charges).await.unwrap_or_default()
     }
 
     /// Opens a stream to a connected peer. It never dials. A peer that has no place left drops the stream, which

@@ -41,6 +41,7 @@ use event_loop::EventLoop;
 use events::{Counters, EventSink};
 
 pub use addrs::Transport;
+pub use charges::Charges;
 pub use config::{NetConfig, NetLimits, Reach};
 pub use error::NetError;
 pub use events::{NetCounts, NetEvent, NetEvents};

@@ -51,6 +51,10 @@ pub(super) async fn take_gossip(
         Ok(Err(reject)) => {
             let verdict = verdict_of(&reject);
             tracing::debug!(%from, %reject, ?verdict, "an announcement is not taken");
+            if verdict == Verdict::Reject {
+                // No honest node passes on what its own bytes refuse, so whoever did is at fault.
+                shared.net.charge(from, reject.code).await;
+            }
             return shared.net.report(id, verdict).await;
         }
         Err(_) => return shared.net.report(id, Verdict::Ignore).await,

@@ -12,7 +12,7 @@ use super::peers;
 use super::shared::Shared;
 use crate::api::error::Answer;
 use crate::core::Node;
-use crate::net::{Transport, peer_of};
+use crate::net::{Charges, Transport, peer_of, principal_of};
 
 /// A peer as `peer list` and `status` show it.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct PeerView {
     pub rtt: Option<Duration>,
     /// How long ago it said something.
     pub seen: Option<Duration>,
+    /// What it is charged with; none when nothing counts against it.
+    pub charges: Option<Charges>,
     /// The heads that it told.
     pub heads: Vec<HeadView>,
 }
@@ -75,6 +77,7 @@ impl PeerView {
             transport: None,
             rtt: None,
             seen: shared.contacts.silence(peer),
+            charges: None,
             heads: heads.collect(),
         }
     }
@@ -94,6 +97,10 @@ impl PeerView {
             }),
             "rttMs": self.rtt.map(millis),
             "seenAgeMs": self.seen.map(millis),
+            "charges": self.charges.map(|charges| json!({
+                "count": charges.count, "code": charges.reason.name(), "ageMs": millis(charges.age),
+                "blockedForMs": charges.blocked_for.map(millis),
+            })),
         })
     }
 
@@ -116,7 +123,7 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Everybody in the address book and everybody connected.
+/// Everybody in the address book, everybody connected and everybody with charges.
 pub(super) async fn peers(shared: &Shared) -> Vec<PeerView> {
     let book = shared.on_node(|node| peers::list(&node.reader()?)).await.unwrap_or_default();
     let mut views: Vec<PeerView> = book.into_iter().map(|known| PeerView::known(shared, known)).collect();
@@ -133,6 +140,16 @@ pub(super) async fn peers(shared: &Shared) -> Vec<PeerView> {
             if !view.addrs.contains(&addr) {
                 view.addrs.push(addr);
             }
+        }
+    }
+    for charges in shared.net.charges().await {
+        let Some(peer) = principal_of(&charges.peer) else { continue };
+        let at = views.iter().position(|view| view.peer == peer).unwrap_or(views.len());
+        if at == views.len() {
+            views.push(PeerView::of(shared, peer));
+        }
+        if let Some(view) = views.get_mut(at) {
+            view.charges = Some(charges);
         }
     }
     let shown = views.clone();

@@ -203,7 +203,7 @@ fn fenced_tail() -> Fixture {
 }
 
 /// The file of a session: entries by seq, those of one seq by CID; the root is the builder's head.
-fn car(session: &SessionBuilder, held: &[Built]) -> Vec<u8> {
+pub(crate) fn car(session: &SessionBuilder, held: &[Built]) -> Vec<u8> {
     let root = session.head().entry.cid();
     let mut later: Vec<&Built> = held[1..].iter().collect();
     later.sort_by_key(|built| (built.entry.value().seq(), built.entry.cid()));

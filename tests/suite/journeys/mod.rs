@@ -6,7 +6,7 @@
 mod append;
 mod authority;
 mod bad_inputs;
-mod fixtures;
+pub(crate) mod fixtures;
 mod import;
 mod local_api;
 mod moving;

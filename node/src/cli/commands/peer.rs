@@ -80,17 +80,30 @@ pub(crate) fn run(ctx: &Context, command: &PeerCommand) -> Answer<Outcome> {
     }
 }
 
-fn row(item: &Value) -> [String; 4] {
+fn row(item: &Value) -> [String; 5] {
+    let charged = view::number(item, "/charges/count");
+    let charges = match (charged, view::number(item, "/charges/blockedForMs")) {
+        (0, _) => String::new(),
+        (_, 0) => {
+            format!("{} ({})", format::count(charged, "charge", "charges"), view::text(item, "/charges/code"))
+        }
+        (_, ms) => format!("blocked for {} ({})", format::elapsed(ms), view::text(item, "/charges/code")),
+    };
+    let alias = match view::text(item, "/alias") {
+        "" => view::text(item, "/peer"),
+        alias => alias,
+    };
     let seen = match (view::flag(item, "/connected"), view::at(item, "/seenAgeMs").as_u64()) {
         (true, _) => format!("connected {}", view::text(item, "/transport")).trim_end().to_owned(),
         (false, Some(ms)) => format!("seen {}", format::ago(ms)),
         (false, None) => "never seen".to_owned(),
     };
     [
-        view::text(item, "/alias").to_owned(),
+        alias.to_owned(),
         format::short(view::text(item, "/principal")),
         seen,
         format::count(view::items(item, "/addrs").len() as u64, "address", "addresses"),
+        charges,
     ]
 }
 

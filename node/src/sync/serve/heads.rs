@@ -49,7 +49,8 @@ pub(super) fn heads(scene: &Scene, owners: &[OwnerState], sessions: &[SessionId]
             }
         }
     }
-    for session in sessions {
+    // Each once: a question of a thousand times the same would cost a thousand answers.
+    for session in sessions.iter().collect::<BTreeSet<_>>() {
         if let Some(head) = head_of(scene, &mut gate, *session)?
             && let Some(full) = frame.push(head)
         {

@@ -104,7 +104,17 @@ async fn read_request<M: Message>(
     peer: PeerId,
     stream: &mut FrameStream,
 ) -> Result<Option<M>, FrameError> {
-    let Some(body) = stream.read().await? else { return Ok(None) };
+    let body = match stream.read().await {
+        Ok(Some(body)) => body,
+        Ok(None) => return Ok(None),
+        Err(error) => {
+            // A length that no frame has; slow and broken lines are no proof of ill will.
+            if let FrameError::Prefix | FrameError::TooLong { .. } = error {
+                shared.net.charge(peer, error.code()).await;
+            }
+            return Err(error);
+        }
+    };
     match M::decode_body(&body) {
         Ok(request) => Ok(Some(request)),
         Err(reject) => {
