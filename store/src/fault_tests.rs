@@ -179,6 +179,12 @@ fn a_directory_that_a_killed_process_left_is_made_durable_again() {
     // Once is enough for one process.
     let (synced, path) = put(&bytes);
     assert_eq!(synced, path[..1]);
+    // Another leaf below the same directory: that one's own name is durable.
+    let first = |bytes: &[u8]| Block::of(Codec::Raw, bytes).cid().digest()[0];
+    let mut others = (0_u32..).map(|number| number.to_be_bytes().repeat(INLINE_BYTES_MAX / 2));
+    let beside = others.find(|beside| first(beside) == first(&bytes)).unwrap();
+    let (synced, path) = put(&beside);
+    assert_eq!(synced, path[..2]);
 }
 
 fn assert_holds_unwritten(store: &Store, builder: &throughline_protocol::testing::SessionBuilder) {

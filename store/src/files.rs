@@ -317,13 +317,22 @@ impl FileWriter {
         let leaf = path.parent().unwrap_or(&files.root);
         let middle = leaf.parent().unwrap_or(&files.root);
         let leaf_name = [digest[0], digest[1]];
-        let is_durable = files.durable_leaves().contains(&leaf_name);
+        let (is_durable, is_middle_durable) = {
+            let known = files.durable_leaves();
+            let beside = known.range([digest[0], u8::MIN]..=[digest[0], u8::MAX]).next().is_some();
+            (known.contains(&leaf_name), beside)
+        };
         make_dir(leaf)?;
         if let Some(temp) = &self.temp.0 {
             fs::rename(temp, &path).map_err(|error| StoreError::io("renaming a payload file", error))?;
         }
         self.temp.0 = None;
-        let dirs = if is_durable { &[leaf][..] } else { &[leaf, middle, &files.root][..] };
+        // A leaf is noted after all three: one beside this one says that the directory of both has a durable name.
+        let dirs: &[&Path] = match (is_durable, is_middle_durable) {
+            (true, _) => &[leaf],
+            (false, true) => &[leaf, middle],
+            (false, false) => &[leaf, middle, &files.root],
+        };
         for dir in dirs {
             files.synced(sync_dir(dir))?;
         }

@@ -242,8 +242,11 @@ impl Moment {
         words
     }
 
-    /// That nothing comes any more, once it has not for long enough.
+    /// That nothing comes any more, once it has not for long enough. Work that counts nothing is never said to stand still.
     fn stalled(self) -> Option<String> {
+        if self.unit == Unit::Bytes && self.done_bytes == 0 {
+            return None;
+        }
         let still = format::elapsed(format::millis(self.still));
         (self.still >= STALLED_AFTER).then(|| format!("stalled: nothing moved for {still}"))
     }
@@ -386,6 +389,13 @@ mod tests {
             sentence("audit", Course::Goes, moment),
             "audit: 30.0 s, 5 of 10 entries, 1.0 KiB, 1 of 4 blocks, stalled: nothing moved for 9.0 s"
         );
+    }
+
+    #[test]
+    fn work_that_counts_nothing_is_not_stalled() {
+        let still = Duration::from_secs(20);
+        let silent = Moment { still, ..moment(0, 0, 20) };
+        assert_eq!(sentence("bench", Course::Goes, silent), "bench: 20.0 s");
     }
 
     #[test]
