@@ -19,7 +19,7 @@ use crate::core::{Arrived, Evaluated, Node};
 use crate::sync::ask::is_of_owner;
 
 /// Entries that are adopted in one commit.
-const GROUP_ENTRIES: usize = 512;
+const GROUP_ENTRIES: usize = 1_024;
 /// Bytes that are adopted in one commit; the staging quota may be smaller. A quarter of what may be under way, so that the
 /// next groups are received and verified meanwhile.
 const GROUP_BYTES: u64 = AHEAD_BYTES_MAX as u64 / 4;
