@@ -40,7 +40,7 @@ pub(super) enum Item {
         reject: Reject,
     },
     /// An entry, and whether it and its payload are what they should be by themselves.
-    Read { place: Place, checked: Result<Prechecked, Failed> },
+    Read { place: Place, checked: Result<Box<Prechecked>, Failed> },
 }
 
 /// Which part of a readable item was refused.
@@ -116,7 +116,7 @@ fn check(item: EntryItem, keys: &mut VerifyingKeys) -> Item {
     let checked = decoded.verify(keys).map_err(Failed::Signature).and_then(|signed| {
         // Whether it was asked for is a matter of its place.
         let payload = payload.filter(|_| signed.value().payload.is_some());
-        Prechecked::of(signed, payload).map_err(Failed::Payload)
+        Prechecked::of(signed, payload).map(Box::new).map_err(Failed::Payload)
     });
     Item::Read { place, checked }
 }

@@ -22,10 +22,8 @@ fn frame(count: usize, broken: &[usize]) -> Vec<u8> {
 }
 
 fn items(body: &[u8], ring: &KeyRing) -> Vec<Item> {
-    match read_frame(body, ring).unwrap() {
-        Frame::Items(items) => items,
-        _ => panic!("expected entries"),
-    }
+    let Frame::Items(items) = read_frame(body, ring).unwrap() else { panic!("expected entries") };
+    items
 }
 
 #[test]

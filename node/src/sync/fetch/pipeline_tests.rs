@@ -54,13 +54,14 @@ async fn frames_come_out_in_order_whatever_thread_read_them() {
     let taking = tokio::task::spawn_blocking(move || {
         let mut seqs = Vec::new();
         loop {
-            match frames_out.next().unwrap().0 {
-                Frame::Items(items) => seqs.extend(items.iter().map(|item| match item {
-                    Item::Read { place, checked: Ok(_) } => place.seq().get(),
-                    _ => panic!("expected a good entry"),
-                })),
+            let items = match frames_out.next().unwrap().0 {
+                Frame::Items(items) => items,
                 Frame::End => return seqs,
-                _ => panic!("expected entries"),
+                Frame::Path(_) | Frame::Control(_) | Frame::Other => panic!("expected entries"),
+            };
+            for item in items {
+                let Item::Read { place, checked: Ok(_) } = item else { panic!("expected a good entry") };
+                seqs.push(place.seq().get());
             }
         }
     });

@@ -196,7 +196,7 @@ impl Work {
             Item::Read { place, checked } => (place, checked),
         };
         match (self.check.place(&place), checked) {
-            (Ok(()), Ok(entry)) => Ok(entry),
+            (Ok(()), Ok(entry)) => Ok(*entry),
             (Ok(()), Err(failed)) => Err(PeerFault::peers(failed.at(&place))),
             (Err(violation), Err(Failed::Signature(reject)))
                 if violation.reject.code == Code::SyncUnsolicited =>
