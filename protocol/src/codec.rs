@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use crate::code::{Code, Reject};
 use crate::id::Cid;
-use crate::limits::INTEGER_MAX;
+use crate::limits::{self, INTEGER_MAX};
 
 /// A DAG-CBOR value of our profile: no floats, no tag but a link, integers within ±(2^53 − 1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -259,6 +259,47 @@ pub fn decode(bytes: &[u8], depth_max: usize) -> Result<(Value<'_>, Facts), Reje
         );
     }
     Ok((value, reader.facts))
+}
+
+/// Refuses bytes of more than `heads_max` CBOR heads with `code`, before any of them becomes a value: a value costs many times the
+/// byte that may encode it. A map's keys, a tag and what it stands over count as one each. Walks without recursion and builds nothing;
+/// what is not CBOR is left to [`decode`] to name.
+pub(crate) fn expect_heads(bytes: &[u8], heads_max: usize, code: Code) -> Result<(), Reject> {
+    let mut rest = bytes;
+    let mut heads = 0_usize;
+    while let Some((&first, after)) = rest.split_first() {
+        heads += 1;
+        if heads > heads_max {
+            return Err(Reject::new(code, format!("expected at most {heads_max} items, got more")));
+        }
+        let width = match first & 0x1f {
+            0..=23 => 0,
+            24 => 1,
+            25 => 2,
+            26 => 4,
+            27 => 8,
+            _ => return Ok(()),
+        };
+        let Some((argument, after)) = after.split_at_checked(width) else { return Ok(()) };
+        let argument = match width {
+            0 => u64::from(first & 0x1f),
+            _ => argument.iter().fold(0, |value, byte| (value << 8) | u64::from(*byte)),
+        };
+        let is_string = matches!(first >> 5, 2 | 3);
+        let skipped = if is_string { usize::try_from(argument).unwrap_or(usize::MAX) } else { 0 };
+        let Some(after) = after.get(skipped..) else { return Ok(()) };
+        rest = after;
+    }
+    Ok(())
+}
+
+/// [`decode`] for payloads, config blocks and blobs of Seed: 64 levels, and a bound on how many items there are.
+///
+/// # Errors
+/// `E_TOO_BIG` for more than [`limits::PAYLOAD_HEADS_MAX`] heads; else as [`decode`].
+pub(crate) fn decode_payload(bytes: &[u8]) -> Result<(Value<'_>, Facts), Reject> {
+    expect_heads(bytes, limits::PAYLOAD_HEADS_MAX, Code::TooBig)?;
+    decode(bytes, limits::PAYLOAD_DEPTH_MAX)
 }
 
 /// The canonical bytes of a value.

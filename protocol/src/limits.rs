@@ -22,6 +22,9 @@ pub const ANNOUNCEMENT_BYTES_MAX: usize = 16_384;
 pub const ENTRY_DEPTH_MAX: usize = 16;
 /// Nesting of a payload, a Change and a Comment.
 pub const PAYLOAD_DEPTH_MAX: usize = 64;
+/// CBOR heads in a payload, a config block and a blob of Seed: a value costs up to 60 times the one byte that may encode it. The
+/// largest payload that an importer writes has under 100,000.
+pub const PAYLOAD_HEADS_MAX: usize = 131_072;
 /// Links in one entry.
 pub const ENTRY_LINKS_MAX: usize = 256;
 

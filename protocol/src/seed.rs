@@ -156,7 +156,7 @@ pub(crate) fn open_seed(bytes: &[u8]) -> Result<Map<'_>, Reject> {
         let what = format!("expected at most {} bytes, got {}", limits::RAW_BLOCK_BYTES_MAX, bytes.len());
         return Err(Reject::new(Code::TooBig, what));
     }
-    match codec::decode(bytes, limits::PAYLOAD_DEPTH_MAX)? {
+    match codec::decode_payload(bytes)? {
         (Value::Map(map), _) => Ok(map),
         _ => Err(Reject::new(Code::SchemaType, "expected a map")),
     }

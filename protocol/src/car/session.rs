@@ -394,7 +394,7 @@ impl Last {
         match block.cid().codec() {
             Codec::Raw => {}
             Codec::DagCbor => {
-                if let Ok((value, _)) = codec::decode(block.bytes(), limits::PAYLOAD_DEPTH_MAX) {
+                if let Ok((value, _)) = codec::decode_payload(block.bytes()) {
                     links(&value, &mut self.named);
                 }
             }

@@ -301,9 +301,9 @@ fn a_source_that_was_heard_is_not_given_up() {
     desk.driver.abort(desk.now).unwrap();
     desk.wants.clear();
     desk.drain();
-    let asked = desk.wants.iter().find_map(|output| match output {
-        Output::Send { request, to, .. } if *to == principal("server1") => Some(*request),
-        _ => None,
+    let asked = desk.wants.iter().find_map(|output| {
+        let Output::Send { request, to, .. } = output else { return None };
+        (*to == principal("server1")).then_some(*request)
     });
     desk.feed(Input::Replied { request: asked.unwrap(), reply: Ok(thawed()) });
     desk.feed(Input::LeaveSource);

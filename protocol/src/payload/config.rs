@@ -3,7 +3,7 @@
 use crate::code::{Code, Reject};
 use crate::codec::{self, Map, Value, encode_map};
 use crate::id::EntryCid;
-use crate::limits;
+
 use crate::schema::{self, Fields};
 
 use super::Salt;
@@ -38,7 +38,7 @@ impl ConfigBlock {
 
     fn read(bytes: &[u8]) -> Result<Self, Reject> {
         super::check_size(bytes)?;
-        let (value, _) = codec::decode(bytes, limits::PAYLOAD_DEPTH_MAX)?;
+        let (value, _) = codec::decode_payload(bytes)?;
         let Value::Map(map) = &value else {
             return Err(Reject::new(Code::SchemaType, "expected a config block to be a map"));
         };

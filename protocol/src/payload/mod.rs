@@ -71,7 +71,7 @@ impl Payload {
 
     /// Reads bytes that hash to `cid` as the payload of an entry with this body, whatever the entry names.
     fn read(body: &Body, bytes: Arc<[u8]>, cid: EntryCid) -> Result<Self, Reject> {
-        let (value, facts) = codec::decode(&bytes, limits::PAYLOAD_DEPTH_MAX)?;
+        let (value, facts) = codec::decode_payload(&bytes)?;
         let Value::Map(map) = &value else {
             return Err(Reject::new(Code::SchemaType, "expected a payload to be a map"));
         };

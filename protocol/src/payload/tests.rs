@@ -194,3 +194,23 @@ fn response() -> ModelResponse {
         duration_ms: 0,
     }
 }
+
+#[test]
+fn a_payload_of_tiny_items_is_refused_before_it_is_decoded() {
+    let body = Body::Note(Note::Title);
+    // {"a": [[], [], …]}: one byte an item, and each would become a value of many.
+    let of = |heads: usize| {
+        let items = heads - 3;
+        let mut bytes = vec![0xa1, 0x61, b'a', 0x9a];
+        bytes.extend(u32::try_from(items).unwrap().to_be_bytes());
+        bytes.extend(vec![0x80; items]);
+        bytes
+    };
+    let read =
+        |bytes: Vec<u8>| Payload::read(&body, bytes.clone().into(), EntryCid::of(&bytes)).unwrap_err().code;
+    assert_eq!(read(of(limits::PAYLOAD_HEADS_MAX + 1)), Code::TooBig);
+    // One less is refused for what it says, not for its size.
+    assert_eq!(read(of(limits::PAYLOAD_HEADS_MAX)), Code::SchemaUnknown);
+    assert_eq!(crate::seed::open_seed(&of(limits::PAYLOAD_HEADS_MAX + 1)).unwrap_err().code, Code::TooBig);
+    assert!(crate::seed::open_seed(&of(limits::PAYLOAD_HEADS_MAX)).is_ok());
+}

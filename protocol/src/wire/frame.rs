@@ -75,7 +75,7 @@ fn check_length(length: usize) -> Result<usize, Reject> {
 /// Reads a body: one canonical map of bounded depth and number of items, all keys ASCII.
 pub(super) fn read_body(body: &[u8]) -> Result<Map<'_>, Reject> {
     check_length(body.len())?;
-    check_item_count(body)?;
+    codec::expect_heads(body, FRAME_ITEMS_MAX, Code::Budget)?;
     let (value, facts) = codec::decode(body, ENTRY_DEPTH_MAX)?;
     let Value::Map(map) = value else {
         return Err(Reject::new(Code::SchemaType, "expected a map"));
@@ -84,36 +84,6 @@ pub(super) fn read_body(body: &[u8]) -> Result<Map<'_>, Reject> {
         return Err(Reject::new(Code::SchemaKey, "a key that is not ASCII"));
     }
     Ok(map)
-}
-
-/// Walks the heads without recursion and without building anything. What is not CBOR is left to the decoder to name.
-fn check_item_count(body: &[u8]) -> Result<(), Reject> {
-    let mut rest = body;
-    let mut items = 0_usize;
-    while let Some((&first, after)) = rest.split_first() {
-        items += 1;
-        if items > FRAME_ITEMS_MAX {
-            return Err(Reject::new(Code::Budget, format!("expected at most {FRAME_ITEMS_MAX} items")));
-        }
-        let width = match first & 0x1f {
-            0..=23 => 0,
-            24 => 1,
-            25 => 2,
-            26 => 4,
-            27 => 8,
-            _ => return Ok(()),
-        };
-        let Some((argument, after)) = after.split_at_checked(width) else { return Ok(()) };
-        let argument = match width {
-            0 => u64::from(first & 0x1f),
-            _ => argument.iter().fold(0, |value, byte| (value << 8) | u64::from(*byte)),
-        };
-        let is_string = matches!(first >> 5, 2 | 3);
-        let skipped = if is_string { usize::try_from(argument).unwrap_or(usize::MAX) } else { 0 };
-        let Some(after) = after.get(skipped..) else { return Ok(()) };
-        rest = after;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
