@@ -47,6 +47,7 @@ impl EventLoop {
                 self.ledger.forgive(&peer);
                 self.swarm.behaviour_mut().blocked.unblock_peer(peer);
             }
+            Command::Know(peer) => self.swarm.behaviour_mut().streams.know(peer),
             Command::Charge(peer, reason) => self.charge(peer, reason),
             Command::Charges(reply) => {
                 let _ = reply.send(self.ledger.open(Instant::now()));

@@ -67,7 +67,7 @@ pub struct NetLimits {
     pub negotiating_max: usize,
     /// Incoming streams of our own protocols that one peer may hold open.
     pub streams_per_peer_max: usize,
-    /// Incoming streams of our own protocols that may be open in all.
+    /// Incoming streams of our own protocols that may be open in all. A quarter of them is kept for peers that are known.
     pub streams_max: usize,
     /// How long a connection without streams is kept.
     pub idle: Duration,

@@ -13,6 +13,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use throughline_protocol::code::Code;
 use throughline_protocol::limits;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
+
+use super::streams::PeerRoom;
 
 /// How much the read buffer grows at a time, in bytes.
 const STEP_BYTES: usize = 32 * 1024;
@@ -111,7 +114,11 @@ impl FrameError {
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) _of_peer: OwnedSemaphorePermit,
+    /// None for a known peer: it takes no stranger's place.
+    pub(super) _of_strangers: Option<OwnedSemaphorePermit>,
     pub(super) _of_all: OwnedSemaphorePermit,
+    /// A peer that reconnects does not start from zero while this is open.
+    pub(super) _peer: Arc<PeerRoom>,
 }
 
 /// A stream of frames. An incoming one holds its place among the allowed streams until it is dropped.

@@ -36,6 +36,7 @@ pub(super) enum Command {
     Block(PeerId),
     Unblock(PeerId),
     Charges(Reply<Vec<Charges>>),
+    Know(PeerId),
     Charge(PeerId, Code),
     Open { peer: PeerId, protocol: Protocol, reply: OpenReply },
     Subscribe(Principal, Reply<Result<(), NetError>>),
@@ -112,6 +113,12 @@ impl NetHandle {
     /// Lifts a block, also one that charges led to, and forgets the charges.
     pub async fn unblock(&self, peer: PeerId) {
         self.tell(Command::Unblock(peer)).await;
+    }
+
+    /// Says that a peer is no stranger: it may use the quarter of all incoming streams that strangers cannot take. At most 1,024 peers
+    /// are known at a time, the newest.
+    pub async fn know(&self, peer: PeerId) {
+        self.tell(Command::Know(peer)).await;
     }
 
     /// Counts something against a peer. After [`super::NetLimits::charges_max`] of them it is disconnected and

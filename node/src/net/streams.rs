@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Ready, ready};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
@@ -108,23 +108,51 @@ pub(super) struct Incoming {
     pub(super) arrived: Arrived,
 }
 
-/// The two counts that an incoming stream must find room in.
+/// One part in so many of all places is for known peers alone: strangers cannot take the last ones, whatever addresses they come
+/// from.
+const KEPT_PART: usize = 4;
+/// Known peers that are remembered; the one made known longest ago is forgotten first.
+const KNOWN_MAX: usize = 1_024;
+
+/// What one peer has, over all its connections. Held by them and by its open streams.
+#[derive(Debug)]
+pub(super) struct PeerRoom {
+    places: Arc<Semaphore>,
+    known: AtomicBool,
+}
+
+/// The counts that an incoming stream must find room in.
 #[derive(Clone)]
 struct Room {
-    of_peer: Arc<Semaphore>,
+    peer: Arc<PeerRoom>,
     of_all: Arc<Semaphore>,
+    of_strangers: Arc<Semaphore>,
     refused: Arc<AtomicU64>,
 }
 
 impl Room {
     fn take(&self) -> Option<Place> {
-        let of_peer = Arc::clone(&self.of_peer).try_acquire_owned();
-        let of_all = Arc::clone(&self.of_all).try_acquire_owned();
-        if let (Ok(of_peer), Ok(of_all)) = (of_peer, of_all) {
-            return Some(Place { _of_peer: of_peer, _of_all: of_all });
+        let place = self.find();
+        if place.is_none() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
         }
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        None
+        place
+    }
+
+    fn find(&self) -> Option<Place> {
+        let of_peer = Arc::clone(&self.peer.places).try_acquire_owned().ok()?;
+        let of_strangers = if self.peer.known.load(Ordering::Relaxed) {
+            None
+        } else {
+            Some(Arc::clone(&self.of_strangers).try_acquire_owned().ok()?)
+        };
+        let of_all = Arc::clone(&self.of_all).try_acquire_owned().ok()?;
+        Some(Place {
+            _of_peer: of_peer,
+            _of_strangers: of_strangers,
+            _of_all: of_all,
+            _peer: Arc::clone(&self.peer),
+        })
     }
 }
 
@@ -132,10 +160,13 @@ impl Room {
 pub(super) struct Behaviour {
     per_peer_max: usize,
     of_all: Arc<Semaphore>,
+    of_strangers: Arc<Semaphore>,
     refused: Arc<AtomicU64>,
+    /// Who may use the places that are kept, the newest last. They outlive connections: a party that was cut off finds its place.
+    known: VecDeque<PeerId>,
     connections: HashMap<PeerId, Vec<ConnectionId>>,
     /// Held by connections and open streams, so that a peer that reconnects does not start from zero.
-    of_peers: HashMap<PeerId, Weak<Semaphore>>,
+    of_peers: HashMap<PeerId, Weak<PeerRoom>>,
     outbox: VecDeque<ToSwarm<Incoming, Open>>,
 }
 
@@ -145,10 +176,30 @@ impl Behaviour {
         Behaviour {
             per_peer_max,
             of_all: Arc::new(Semaphore::new(max)),
+            of_strangers: Arc::new(Semaphore::new(max - max / KEPT_PART)),
             refused,
+            known: VecDeque::new(),
             connections: HashMap::new(),
             of_peers: HashMap::new(),
             outbox: VecDeque::new(),
+        }
+    }
+
+    /// Lets a peer use the places that are kept for known ones, from its next stream on.
+    pub(super) fn know(&mut self, peer: PeerId) {
+        self.known.retain(|known| *known != peer);
+        self.known.push_back(peer);
+        self.mark(peer, true);
+        if self.known.len() > KNOWN_MAX
+            && let Some(oldest) = self.known.pop_front()
+        {
+            self.mark(oldest, false);
+        }
+    }
+
+    fn mark(&self, peer: PeerId, known: bool) {
+        if let Some(room) = self.of_peers.get(&peer).and_then(Weak::upgrade) {
+            room.known.store(known, Ordering::Relaxed);
         }
     }
 
@@ -171,10 +222,20 @@ impl Behaviour {
 
     fn handler_for(&mut self, peer: PeerId) -> Handler {
         let held = self.of_peers.get(&peer).and_then(Weak::upgrade);
-        let of_peer = held.unwrap_or_else(|| Arc::new(Semaphore::new(self.per_peer_max)));
+        let of_peer = held.unwrap_or_else(|| {
+            Arc::new(PeerRoom {
+                places: Arc::new(Semaphore::new(self.per_peer_max)),
+                known: AtomicBool::new(self.known.contains(&peer)),
+            })
+        });
         self.of_peers.retain(|_, held| held.strong_count() > 0);
         self.of_peers.insert(peer, Arc::downgrade(&of_peer));
-        let room = Room { of_peer, of_all: Arc::clone(&self.of_all), refused: Arc::clone(&self.refused) };
+        let room = Room {
+            peer: of_peer,
+            of_all: Arc::clone(&self.of_all),
+            of_strangers: Arc::clone(&self.of_strangers),
+            refused: Arc::clone(&self.refused),
+        };
         Handler { room, requests: VecDeque::new(), arrived: VecDeque::new() }
     }
 

@@ -189,6 +189,45 @@ async fn the_cap_over_all_peers_holds() {
 }
 
 #[tokio::test]
+async fn strangers_leave_places_for_those_that_are_known() {
+    in_time(async {
+        let mut hub = Node::with(5, TCP, |limits| limits.streams_max = 4).await;
+        let ask = async |seed: u8, hub: &Node| {
+            let node = Node::start(seed, TCP).await;
+            node.dial(hub).await.unwrap();
+            let asker = node.net.open(hub.net.peer_id(), Protocol::Chain).await.unwrap();
+            (node, asker)
+        };
+        let mut held = Vec::new();
+        for seed in 20..23 {
+            let (node, asker) = ask(seed, &hub).await;
+            held.push((node, asker, hub.incoming().await));
+        }
+        let (_late, mut refused) = ask(23, &hub).await;
+        assert!(matches!(refused.read().await, Ok(None) | Err(FrameError::Io(_))));
+        assert_eq!(hub.net.counts().streams_refused, 1);
+
+        // A known one finds the place that is kept, also one that became known while it was connected, and after a break.
+        let friend = Node::start(24, TCP).await;
+        friend.dial(&hub).await.unwrap();
+        hub.net.know(friend.net.peer_id()).await;
+        hub.net.listen_addrs().await;
+        let first = friend.net.open(hub.net.peer_id(), Protocol::Chain).await.unwrap();
+        let served = hub.incoming().await;
+        drop((first, served));
+        // Strangers that leave make room for strangers, never more.
+        held.pop();
+        let (node, asker) = ask(25, &hub).await;
+        held.push((node, asker, hub.incoming().await));
+        let (_late, mut refused) = ask(26, &hub).await;
+        assert!(matches!(refused.read().await, Ok(None) | Err(FrameError::Io(_))));
+        let _again = friend.net.open(hub.net.peer_id(), Protocol::Chain).await.unwrap();
+        hub.incoming().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_full_queue_drops_streams_and_stops_nothing() {
     in_time(async {
         let (a, b) = (Node::start(9, TCP).await, Node::with(10, TCP, |limits| limits.events_max = 4).await);

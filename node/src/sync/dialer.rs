@@ -8,8 +8,8 @@ use libp2p::multiaddr::Protocol as Part;
 use libp2p::{Multiaddr, PeerId};
 use throughline_protocol::id::Principal;
 
-use super::peers;
 use super::shared::Shared;
+use super::{parties, peers};
 use crate::net::{peer_of, principal_of};
 
 /// How often it is looked whether somebody is to be dialled.
@@ -79,6 +79,9 @@ async fn due(shared: &Shared, pauses: &mut Pauses) -> Vec<(PeerId, Vec<Multiaddr
         Ok((book, node.config().node.bootstrap.clone()))
     });
     let Ok((book, bootstrap)) = known.await else { return Vec::new() };
+    for peer in &book {
+        parties::know(shared, peer.peer).await;
+    }
     let mut wanted: BTreeMap<Principal, Vec<Multiaddr>> =
         book.into_iter().filter(|peer| !peer.addrs.is_empty()).map(|peer| (peer.peer, peer.addrs)).collect();
     for addr in bootstrap {

@@ -12,6 +12,7 @@
 //! waits for a peer while it holds a lock, and every blocking act of the node runs on a thread of its own.
 
 mod ask;
+mod claims;
 mod contacts;
 mod dialer;
 mod driver;
@@ -20,6 +21,7 @@ mod fetch;
 mod follow;
 mod forward;
 mod news;
+mod parties;
 pub mod peers;
 mod policy;
 mod published;

@@ -11,8 +11,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::claims::Claims;
 use super::contacts::Contacts;
 use super::follow::{Anchors, Outbox, Pulls};
+use super::parties::Parties;
 use super::policy::Targets;
 use super::published::Classes;
 use super::serve::HandoffHandler;
@@ -62,6 +64,8 @@ pub(super) struct Shared {
     pub(super) moves: OnceLock<Arc<dyn HandoffHandler>>,
     pub(super) outbox: Outbox,
     pub(super) pulls: Pulls,
+    pub(super) parties: Parties,
+    pub(super) claims: Claims,
     pub(super) anchors: Anchors,
     pub(super) book_changed: Notify,
     fetching: Mutex<BTreeMap<SessionId, Arc<tokio::sync::Mutex<()>>>>,
@@ -81,6 +85,8 @@ impl Shared {
             moves: OnceLock::new(),
             outbox: Outbox::default(),
             pulls: Pulls::default(),
+            parties: Parties::default(),
+            claims: Claims::default(),
             anchors: Anchors::default(),
             book_changed: Notify::new(),
             fetching: Mutex::default(),

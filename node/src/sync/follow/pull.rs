@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libp2p::PeerId;
 use throughline_protocol::block::Signed;
-use throughline_protocol::code::Code;
+use throughline_protocol::code::{Code, Fault};
 use throughline_protocol::control::Control;
-use throughline_protocol::id::{Principal, SessionId};
+use throughline_protocol::id::{EntryCid, Principal, SessionId};
 use throughline_protocol::limits;
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::sync::range::Charged;
@@ -20,6 +20,7 @@ use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, 
 use crate::api::error::Answer;
 use crate::core::Node;
 use crate::net::principal_of;
+use crate::sync::claims::{Failed, Teller};
 use crate::sync::contacts::Taken;
 use crate::sync::fault::PeerFault;
 use crate::sync::fetch::{FollowedUp, Provider, mark_of};
@@ -268,7 +269,15 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     }
     let meaning = shared.on_node(move |node| news(node, session, told)).await;
     let Ok(News::Fetch { owner, depth }) = meaning else { return None };
+    let teller = if shared.parties.knows(provider.key) { Teller::Known } else { Teller::Stranger };
+    let (who, is_claim) = ((provider.key, teller), owner.is_some());
+    if is_claim && !shared.claims.is_due(who, session, told.cid, Instant::now()) {
+        return None;
+    }
     let fetched = shared.follow_up(session, provider.clone(), owner, depth).await;
+    if is_claim {
+        judge_claim(shared, provider, who, (session, told.cid), &fetched).await;
+    }
     if matches!(fetched, Ok(FollowedUp::Busy)) {
         return None;
     }
@@ -283,6 +292,28 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     tracing::debug!(session = session.short(), %problem, "a session is not followed up");
     let may_pass = matches!(problem.code(), Code::Unreachable | Code::Timeout);
     may_pass.then(|| PeerFault::ours(&problem))
+}
+
+/// Remembers what became of a head of a session that is not held. What this machine is to blame for says nothing of the peer.
+async fn judge_claim(
+    shared: &Shared,
+    provider: &Provider,
+    who: (Principal, Teller),
+    (session, head): (SessionId, EntryCid),
+    fetched: &Answer<FollowedUp>,
+) {
+    match fetched {
+        Ok(FollowedUp::Taken) => shared.claims.kept(provider.key),
+        Ok(FollowedUp::Nothing | FollowedUp::Busy) => {}
+        Err(problem) if problem.code().fault() == Fault::Local => {}
+        Err(problem) => {
+            let failed = shared.claims.failed(who, session, head, Instant::now());
+            // Another owner's session is none of this node's business, and no fault of who shows it.
+            if failed == Failed::Charge && !is_foreign(problem.code()) {
+                shared.net.charge(provider.peer, problem.code()).await;
+            }
+        }
+    }
 }
 
 /// Whose session a Ref tells of.
@@ -321,8 +352,6 @@ async fn settle(shared: &Arc<Shared>, session: SessionId, fetched: Answer<Follow
 
 #[cfg(test)]
 mod tests {
-    use throughline_protocol::id::EntryCid;
-
     use super::*;
 
     #[test]

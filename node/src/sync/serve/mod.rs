@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use super::contacts::Proved;
 use super::follow::{self, Scope};
 use super::news;
+use super::parties;
 use super::policy::{Asker, Gate};
 use super::shared::{Shared, blocking};
 use crate::api::error::{Answer, Problem};
@@ -149,6 +150,7 @@ async fn asker(shared: &Arc<Shared>, peer: PeerId, credentials: Credentials) -> 
             if shared.contacts.proved(theirs, principal) == Proved::Now {
                 // What is for this principal was not asked for while it was a stranger.
                 follow::pull(shared, peer, Scope::All);
+                parties::proved(shared, peer, principal).await;
             }
             Some(principal)
         }
