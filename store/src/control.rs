@@ -12,6 +12,7 @@ use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
 use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, SessionId, UnixMillis};
 
+use crate::control_quota;
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::payloads::Stored;
@@ -31,7 +32,7 @@ pub struct OwnerDigest {
 
 /// What a control blob is filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shelf {
+pub(crate) enum Shelf {
     Owner(Principal),
     Session(SessionId, Principal),
 }
@@ -44,7 +45,7 @@ impl Shelf {
     }
 }
 
-fn shelf(control: &Control) -> Result<Shelf, Reject> {
+pub(crate) fn shelf(control: &Control) -> Result<Shelf, Reject> {
     match control {
         Control::Capability(capability) if capability.audience.is_some() => {
             Err(Reject::new(Code::CapAudience, "a peer proof is not kept"))
@@ -67,9 +68,19 @@ pub(crate) fn put_all(
     at: UnixMillis,
 ) -> Result<Vec<Stored>, StoreError> {
     let mut stored = Vec::new();
-    let mut owners = BTreeSet::new();
+    let (mut owners, mut writers) = (BTreeSet::new(), BTreeSet::new());
     for control in controls {
-        stored.push(put(changes, control, at, &mut owners)?);
+        let now = put(changes, control, at, &mut owners)?;
+        if let (Stored::New, Control::Ref(value), Ok(named)) = (now, control.value(), shelf(control.value()))
+            && let Shelf::Session(session, _) = named
+        {
+            writers.insert((session, value.signer));
+        }
+        stored.push(now);
+    }
+    // What a key said of a session and says again with a newer Ref goes.
+    for (session, signer) in writers {
+        control_quota::prune(changes, session, signer)?;
     }
     // Once an owner, not once a blob: a digest goes over all that is held of it.
     for owner in owners {
@@ -204,8 +215,9 @@ impl Step for PutControls {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
-        self.controls.iter().try_for_each(check).map_err(StoreError::Refused)
+    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
+        self.controls.iter().try_for_each(check).map_err(StoreError::Refused)?;
+        control_quota::check(view.txn, &self.controls)
     }
 
     fn write(self, (): (), changes: &Changes<'_>) -> Result<Vec<Stored>, StoreError> {

@@ -22,6 +22,7 @@
 mod adopt;
 mod ancestry;
 mod control;
+mod control_quota;
 mod error;
 mod events;
 mod files;

@@ -141,11 +141,12 @@ fn named(ctx: &Context, url: &str) -> Answer<Endpoint> {
         ));
     }
     let file = ctx.token_file();
-    let token = token::read(&file).map_err(|error| match error {
-        KeyError::Missing { .. } => {
-            Problem::new(Code::ApiToken, format!("expected the API token in {}, got no file", file.display()))
+    let token = token::read(&file).map_err(|error| {
+        if let KeyError::Missing { .. } = error {
+            let what = format!("expected the API token in {}, got no file", file.display());
+            return Problem::new(Code::ApiToken, what);
         }
-        refused => super::refusal::key(refused),
+        super::refusal::key(error)
     })?;
     Ok(Endpoint::Http { authority: address.to_string(), token: token.to_string() })
 }

@@ -2,12 +2,16 @@
 #![allow(clippy::large_futures, reason = "a test runs once")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::Note;
 use throughline_protocol::testing::{self, SessionBuilder};
+use throughline_protocol::ticket::{PeerTicket, Ticket};
 use throughline_protocol::wire::chain::{ChainAnswer, EntryItem};
 
+use super::claims::Teller;
 use super::testbench::*;
 use super::*;
 
@@ -189,6 +193,45 @@ async fn a_head_that_is_told_and_not_shown_is_only_a_claim() {
         let fetched = asker.bring(told.session(), &both).await.unwrap();
         assert_eq!(fetched.told.cid, told.entries()[4].entry.cid());
         assert_eq!(asker.row(told.session()).unwrap().tip.seq.get(), 4);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stranger_claims_in_vain_is_looked_at_once() {
+    in_time(async {
+        let builder = session("in vain", 9);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        // Without the grants nothing of it can be judged, whoever signed it.
+        let lie: Lie = Arc::new(move |mut frames| {
+            count.fetch_add(1, Ordering::SeqCst);
+            frames[1] = ChainAnswer::Control(Vec::new());
+            Script { frames, then: Then::End }
+        });
+        let (liar, desktop) = (Liar::start(&builder, lie).await, TestNode::start(TCP).await);
+        desktop.hold(&[desktop.grant(Role::Agent)]);
+        let ticket = liar.ticket().await;
+        let Ticket::Peer(PeerTicket { peer, .. }) = ticket.parse().unwrap() else {
+            panic!("a peer's ticket")
+        };
+        let shared = &desktop.network.shared;
+        let (who, head) = ((peer, Teller::Stranger), builder.head().entry.cid());
+        desktop.network.compare_with(&ticket).await.unwrap();
+        while shared.claims.is_due(who, builder.session(), head, Instant::now()) {
+            tokio::task::yield_now().await;
+        }
+        // Comparisons with one peer come one after the other: when the second has heard the head again, the first is over.
+        for _ in 0..2 {
+            let told_at = || shared.contacts.heads(peer).first().map(|(_, told)| told.at);
+            let before = told_at();
+            desktop.network.compare_with(&ticket).await.unwrap();
+            while told_at() == before {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert!(desktop.row(builder.session()).is_none());
     })
     .await;
 }

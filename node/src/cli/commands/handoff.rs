@@ -294,6 +294,23 @@ fn lacking(answer: &Value) -> String {
     }
 }
 
+/// A move that was taken back: how the server that was to be left stands, and what went wrong.
+fn taken_back(page: &mut Page, answer: &Value, state: &str) {
+    let from = format::short(view::text(answer, "/from/peer"));
+    page.mark(Mark::Note, format!("{state}: {}", after_taking_back(answer, &from)));
+    if matches!(view::text(answer, "/from/state"), "unheard" | "frozen") {
+        let session = format::short(view::text(answer, "/session"));
+        page.plain(format!(
+            "hand over without it: throughline fetch {session}, then throughline move {session} --to PEER --source \
+             offline"
+        ));
+    }
+    let (code, detail) = (view::text(answer, "/error/code"), view::text(answer, "/error/detail"));
+    if !code.is_empty() {
+        page.mark(Mark::Failed, format!("{code}: {detail}"));
+    }
+}
+
 /// How the server that was to be left stands after a move was taken back.
 fn after_taking_back(answer: &Value, from: &str) -> String {
     match view::text(answer, "/from/state") {
@@ -378,19 +395,7 @@ fn report(answer: Value) -> Outcome {
                 "it is asked which epoch it holds, and the move ends: throughline move --resume {session}"
             ));
         }
-        state @ ("aborted" | "rolled-back") => {
-            page.mark(Mark::Note, format!("{state}: {}", after_taking_back(&answer, &from)));
-            if view::text(&answer, "/from/state") != "active" {
-                page.plain(format!(
-                    "hand over without it: throughline fetch {session}, then throughline move {session} --to PEER \
-                     --source offline"
-                ));
-            }
-            let (code, detail) = (view::text(&answer, "/error/code"), view::text(&answer, "/error/detail"));
-            if !code.is_empty() {
-                page.mark(Mark::Failed, format!("{code}: {detail}"));
-            }
-        }
+        state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state),
         state => page.plain(format!("{session}  {from} -> {to}  {state}  {sent}")),
     }
     page.plain(format!("session {}", view::text(&answer, "/session")));

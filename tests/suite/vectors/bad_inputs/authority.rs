@@ -10,6 +10,7 @@ use throughline_protocol::fork::{Set, State, check_tombstone};
 use throughline_protocol::id::{AgentIri, Cid, Codec, EntryCid, ScopePath};
 use throughline_protocol::testing::{self, Party, Reach, SessionBuilder, key};
 use throughline_protocol::verify::Verdict;
+use throughline_store::{OpenOptions, PutControls, Store};
 
 use super::super::select::shuffled;
 use super::make::{
@@ -28,6 +29,7 @@ pub(super) const ROWS: &[Row] = &[
     row("CA11", &["valid"], |_| anchored()),
     row("CA12", &["same"], |_| vec![arrivals(6)]),
     row("CA13", &["accept"], |_| vec![granted_again()]),
+    row("CA16", &["E_QUOTA"], |_| vec![many_tombstones()]),
     row("CA17a", &["E_CAP_MISSING"], |_| vec![without_capability()]),
     row("CA17b", &["E_INCOMPLETE"], |_| vec![not_held()]),
     row("CA19", &["same"], |_| vec![by_the_other_cid()]),
@@ -42,6 +44,28 @@ pub(super) const ROWS: &[Row] = &[
     row("AG01", &["E_CAP_SCOPE"], |_| vec![anothers_agent()]),
     row("AG02", &["E_CAP_ISSUER"], |_| vec![another_space()]),
 ];
+
+/// Tombstones for capabilities that nobody knows, one after the other; what a store says to the first that has no room.
+fn many_tombstones() -> String {
+    let (home, owner) = (tempfile::tempdir().unwrap(), key("stranger"));
+    let at = testing::ts(1);
+    let store = Store::open(home.path(), OpenOptions::new(at, "test")).unwrap();
+    for number in 0..100_000_u64 {
+        let tombstone = Tombstone {
+            ts: at,
+            signer: owner.principal(),
+            capability: Cid::sha256(Codec::DagCbor, &number.to_be_bytes()),
+            keep: Vec::new(),
+            reason: None,
+            ext: None,
+        };
+        let controls = vec![sign(Control::Tombstone(tombstone), &owner).unwrap()];
+        if let Err(refused) = store.run(PutControls { controls, at }) {
+            return refused.code().to_string();
+        }
+    }
+    "all were kept".to_owned()
+}
 
 /// An entry of `server1`, which holds the session, under this capability, which is held.
 fn by_server(capability: Signed<Control>) -> Outcome {

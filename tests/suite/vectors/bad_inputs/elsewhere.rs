@@ -76,7 +76,6 @@ pub(super) const NOT_YET_COUNT: usize = 20;
 
 /// Rows that nothing shows, and why.
 pub(super) const NOT_YET: &[(&str, &str)] = &[
-    ("CA16", "an owner's control blobs have no quota"),
     ("RF08", "`status` shows the age of what each peer told, but no test lets time pass"),
     (
         "PL01",
