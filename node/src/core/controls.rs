@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use throughline_protocol::block::Decoded;
+use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::Authority;
@@ -18,15 +18,28 @@ use crate::api::error::{Answer, Problem};
 /// When the store cannot be read.
 pub fn controls_of(reader: &Reader, owner: Principal, session: Option<SessionId>) -> Answer<Controls> {
     let mut controls = Controls::new();
-    let mut take = |bytes: Vec<u8>| -> Answer<()> {
-        controls.insert(&Decoded::<Control>::decode(Arc::<[u8]>::from(bytes))?.assume_signed());
-        Ok(())
-    };
-    reader.controls_of_owner(owner)?.into_iter().try_for_each(&mut take)?;
-    if let Some(session) = session {
-        reader.refs_of_session(session)?.into_iter().try_for_each(&mut take)?;
+    for control in held_controls(reader, owner, session)? {
+        controls.insert(&control);
     }
     Ok(controls)
+}
+
+/// The same, one by one: those of the owner first, each list ascending by hash.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(crate) fn held_controls(
+    reader: &Reader,
+    owner: Principal,
+    session: Option<SessionId>,
+) -> Answer<Vec<Signed<Control>>> {
+    let mut held = reader.controls_of_owner(owner)?;
+    if let Some(session) = session {
+        held.extend(reader.refs_of_session(session)?);
+    }
+    held.into_iter()
+        .map(|bytes| Ok(Decoded::<Control>::decode(Arc::<[u8]>::from(bytes))?.assume_signed()))
+        .collect()
 }
 
 /// Whether a key has a grant.

@@ -49,6 +49,7 @@ pub use append::{AppendRequest, Appended};
 pub use append_signed::SignedAppend;
 pub use authority::{ControlKind, ControlsTaken, Keeping};
 pub(crate) use base::{need_session, standing};
+pub(crate) use controls::held_controls;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
 pub use evaluate::{Arrived, Evaluated, Taken, Takeover};

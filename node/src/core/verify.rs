@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use throughline_protocol::block::Decoded;
 use throughline_protocol::code::Code;
-use throughline_protocol::control::Control;
-use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report};
-use throughline_store::{PayloadState, Reader, StoredEntry};
+use throughline_store::{PayloadState, Reader, SessionRow, StoredEntry};
 
 use super::Node;
 use super::base::need_session;
+use super::controls::held_controls;
+use super::scene::from_store;
 use crate::api::error::{Answer, Problem};
 
 /// Side entries that are read at a time.
@@ -118,14 +117,15 @@ struct Reading {
 }
 
 impl Reading {
-    fn control(&mut self, bytes: Vec<u8>) -> Answer<Result<(), NotLinear>> {
-        match self.signatures {
-            Signatures::Check => Ok(self.auditor.control(bytes)),
-            Signatures::Checked => {
-                let control = Decoded::<Control>::decode(bytes)?.assume_signed();
-                Ok(self.auditor.checked_control(&control))
-            }
+    /// All that the session is judged by.
+    fn controls(&mut self, reader: &Reader, row: &SessionRow) -> Answer<Result<(), NotLinear>> {
+        if self.signatures == Signatures::Checked {
+            let mut held = held_controls(reader, row.owner, Some(row.session))?.into_iter();
+            return Ok(held.try_for_each(|control| self.auditor.checked_control(&control)));
         }
+        let refs = reader.refs_of_session(row.session)?;
+        let mut held = reader.controls_of_owner(row.owner)?.into_iter().chain(refs);
+        Ok(held.try_for_each(|bytes| self.auditor.control(bytes)))
     }
 
     /// An entry that is held under `cid`.
@@ -136,13 +136,12 @@ impl Reading {
         payload: Option<Arc<[u8]>>,
     ) -> Answer<Result<(), NotLinear>> {
         if self.signatures == Signatures::Checked {
-            let decoded = Decoded::<Entry>::decode(bytes)?;
-            if decoded.cid() != cid {
-                let what = format!("the entry held as {} hashes to {}", cid.short(), decoded.cid().short());
+            let signed = from_store(bytes)?;
+            if signed.cid() != cid {
+                let what = format!("the entry held as {} hashes to {}", cid.short(), signed.cid().short());
                 return Err(Problem::new(Code::StoreCorrupt, what).hint("throughline fsck"));
             }
-            let checked = Prechecked::of(decoded.assume_signed(), payload)?;
-            return Ok(self.auditor.checked_entry(checked));
+            return Ok(self.auditor.checked_entry(Prechecked::of(signed, payload)?));
         }
         Ok(self.auditor.entry(bytes, payload))
     }
@@ -156,10 +155,8 @@ fn audit(
     mut into: Reading,
 ) -> Answer<Result<Report, NotLinear>> {
     let row = need_session(reader, session)?;
-    for bytes in reader.controls_of_owner(row.owner)?.into_iter().chain(reader.refs_of_session(session)?) {
-        if let Err(not_linear) = into.control(bytes)? {
-            return Ok(Err(not_linear));
-        }
+    if let Err(not_linear) = into.controls(reader, &row)? {
+        return Ok(Err(not_linear));
     }
     for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
         let stored = stored?;

@@ -4,15 +4,14 @@
 //! selection did not take the chain as it came, or when a control blob came after entries. Then the stored chain is read.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::block::Signed;
 use throughline_protocol::control::Control;
 use throughline_protocol::id::{EntryCid, SessionId};
 use throughline_protocol::verify::{Auditor, Prechecked, Report};
 
 use crate::api::error::Answer;
-use crate::core::{Evaluated, Node, settle_links};
+use crate::core::{Evaluated, Node, held_controls, settle_links};
 
 /// Looks on while a session is adopted from its genesis on.
 pub(super) struct Witness {
@@ -58,11 +57,7 @@ impl Witness {
     fn begin(&mut self, node: &Node, first: &Prechecked, controls: &[Signed<Control>]) -> Answer<()> {
         let reader = node.reader()?;
         let owner = first.signed().value().owner();
-        let held = reader.controls_of_owner(owner)?.into_iter().chain(reader.refs_of_session(self.session)?);
-        // They were verified when they were stored.
-        let held =
-            held.map(|bytes| Ok(Decoded::<Control>::decode(Arc::<[u8]>::from(bytes))?.assume_signed()));
-        let held = held.collect::<Answer<Vec<_>>>()?;
+        let held = held_controls(&reader, owner, Some(self.session))?;
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         for control in held.iter().chain(controls) {
             if self.controls.insert(control.hash()) && auditor.checked_control(control).is_err() {
