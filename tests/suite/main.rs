@@ -10,6 +10,8 @@ mod api;
 mod cli;
 mod demo;
 mod hostile;
+mod differential;
+mod fuzz;
 mod import;
 mod journeys;
 mod schemas;

@@ -90,6 +90,14 @@ impl Config {
         Config::settle(dirs, file, overrides)
     }
 
+    /// As [`Config::load`], with `text` in place of what the file holds. Touches no file.
+    ///
+    /// # Errors
+    /// As [`Config::load`], but [`ConfigError::Io`] and [`ConfigError::TooBig`].
+    pub fn of_text(dirs: &Dirs, text: &str, overrides: &Overrides) -> Result<Self, ConfigError> {
+        Config::settle(dirs, file::parse(text, dirs.config_file())?, overrides)
+    }
+
     fn settle(dirs: &Dirs, file: Layer, overrides: &Overrides) -> Result<Self, ConfigError> {
         let (layers, role) = Layers::settle(dirs.config_file().to_owned(), file, overrides)?;
         Ok(Config {

@@ -76,6 +76,9 @@ fn read(bytes: &[u8]) -> Result<ChainState, Reject> {
         SkipPath::from_hops(hops).ok_or_else(|| Reject::new(Code::SchemaType, "hops are not a skip path"))?;
     let signers_max = limits::SEAL_PARTICIPANTS_MAX + 1;
     let signers = fields.need("signers", schema::list(signers_max, schema::principal))?;
+    if !signers.is_sorted_by(|before, after| before < after) {
+        return Err(Reject::new(Code::SchemaType, "signers are not ascending"));
+    }
     let (seq, cid) = path.tip();
     Ok(ChainState {
         session: SessionFacts {
@@ -102,10 +105,10 @@ fn read(bytes: &[u8]) -> Result<ChainState, Reject> {
 fn read_trail(fields: &Fields<'_, '_>) -> Result<Trail, Reject> {
     let cut = fields.lax("cut", schema::map(read_cut))?;
     let head_before = fields.lax("headBefore", schema::map(read_head))?;
-    let reach = match (fields.need("reach", schema::text)?.as_str(), cut) {
-        ("whole", None) => Reach::Whole,
-        ("unknown", None) => Reach::Unknown,
-        ("cut", Some(cut)) => Reach::Cut(Box::new(CutTail { cut, head_before })),
+    let reach = match (fields.need("reach", schema::text)?.as_str(), cut, head_before) {
+        ("whole", None, None) => Reach::Whole,
+        ("unknown", None, None) => Reach::Unknown,
+        ("cut", Some(cut), head_before) => Reach::Cut(Box::new(CutTail { cut, head_before })),
         _ => return Err(Reject::new(Code::SchemaType, "an unknown reach")),
     };
     Ok(Trail {
@@ -153,7 +156,6 @@ fn cut_map(cut: &Cut) -> Map<'static> {
     mark_map(&cut.from)
         .with("signer", cut.signer)
         .with("tombstone", cut.tombstone.to_vec())
-        .with_some("anchor", cut.last_anchor.as_ref().map(mark_map))
         .with_some("anchor", cut.last_anchor.as_ref().map(mark_map))
 }
 

@@ -1,6 +1,7 @@
 //! The streaming verifier: what it takes, puts aside and refuses, and what stays in memory.
 
 use super::*;
+use crate::codec::{self, Value};
 use crate::testing::{Built, SessionBuilder};
 use crate::verify::{ChainState, WINDOW_MAX};
 
@@ -179,5 +180,27 @@ fn bytes_that_no_state_has_are_refused() {
     assert_eq!(ChainState::from_bytes(&bytes).as_ref(), Ok(verifier.state().unwrap()));
     for cut in 0..bytes.len() {
         assert_eq!(ChainState::from_bytes(&bytes[..cut]).unwrap_err().code, Code::IndexCorrupt);
+    }
+    let changed = |key: &'static str, change: &dyn Fn(Value<'static>) -> Value<'static>| {
+        let (value, _) = codec::decode(&bytes, 16).unwrap();
+        let Value::Map(mut map) = value.into_owned() else { panic!("a state is a map") };
+        let before = map.remove(key).unwrap_or(Value::Null);
+        map.insert(key, change(before));
+        ChainState::from_bytes(&codec::encode_map(&map))
+    };
+    // One state has one spelling: no signer twice, none out of order, no head before a cut that there is not.
+    let twice = changed("signers", &|signers| match signers {
+        Value::List(list) => Value::List([list.clone(), list].concat()),
+        other => other,
+    });
+    let reversed = changed("signers", &|signers| match signers {
+        Value::List(list) => Value::List(list.into_iter().rev().collect()),
+        other => other,
+    });
+    let (value, _) = codec::decode(&bytes, 16).unwrap();
+    let head = value.as_map().and_then(|map| map.get("head")).unwrap().clone().into_owned();
+    let before = changed("headBefore", &|_| head.clone());
+    for refused in [twice, reversed, before] {
+        assert_eq!(refused.unwrap_err().code, Code::IndexCorrupt);
     }
 }

@@ -112,6 +112,16 @@ impl Forge {
         set
     }
 
+    /// All blobs as a record for the second verifier.
+    pub(super) fn set_record(&self) -> throughline_tests::differ::Record {
+        let bytes = |blob: &Blob| match blob {
+            Blob::Entry(entry) => entry.bytes().to_vec(),
+            Blob::Control(control) => control.bytes().to_vec(),
+        };
+        let blobs = self.blobs().map(|(_, blob)| bytes(blob));
+        throughline_tests::differ::plan::set_record(&self.session().genesis().cid(), blobs)
+    }
+
     pub(super) fn session(&self) -> SessionId {
         SessionId::of_genesis(self.cid(self.genesis))
     }

@@ -171,6 +171,14 @@ fn every_file_belongs_to_a_group() {
     assert_eq!(on_disk, named);
 }
 
+/// The sets of `select/cases.json` and those of random sessions, as records for the second verifier.
+pub(crate) fn sets_of_cases() -> Vec<throughline_tests::differ::Record> {
+    let files = Files::of(&["select/cases.json"]);
+    let mut records = select::set_records(&files);
+    records.extend(select_model::set_records(1_000));
+    records
+}
+
 /// All files below a directory but the notes on them, relative to `tests/vectors`.
 fn gather(directory: &Path, files: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(directory).unwrap() {

@@ -22,6 +22,12 @@ pub(super) fn check(files: &Files) {
     }
 }
 
+/// Every case as a record for the second verifier.
+pub(super) fn set_records(files: &Files) -> Vec<throughline_tests::differ::Record> {
+    let cases = files.json("select/cases.json");
+    records(&cases, 654).iter().map(|case| forge_of(case).set_record()).collect()
+}
+
 /// Any order of arrival, asked on the way or not, gives the same selection.
 fn check_orders(number: usize, forge: &Forge, first: &Selection) {
     let blobs: Vec<&Blob> = forge.blobs().map(|(_, blob)| blob).collect();

@@ -416,6 +416,20 @@ proptest! {
     }
 }
 
+/// Random sessions with hostile acts, as records for the second verifier; always the same ones.
+pub(super) fn set_records(count: usize) -> Vec<throughline_tests::differ::Record> {
+    use proptest::strategy::ValueTree as _;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let strategy = (any::<bool>(), acts(), hostiles());
+    let mut make = || {
+        let (starts, acts, hostiles) = strategy.new_tree(&mut runner).expect("a strategy without filters").current();
+        let mut world = World::honest(starts, &acts);
+        hostiles.iter().for_each(|act| world.hostile(act));
+        world.forge.set_record()
+    };
+    (0..count).map(|_| make()).collect()
+}
+
 /// Streams a path, stopping once to go on from the bytes of the state.
 fn stream(world: &World, path: &[Id], controls: &Controls, restart: usize) -> ChainState {
     let mut verifier = Verifier::begin(controls.clone());
