@@ -180,6 +180,7 @@ impl Tombstone {
         let required = [HEADER_KEYS, &["capability"]].concat();
         let fields = Fields::closed(map, "CapabilityTombstone", &required, &["keep", "reason", "v", "x"])?;
         check_version_spelling(map)?;
+        let ts = fields.need("ts", schema::millis)?;
         let keep = schema::map(|map| {
             let fields = Fields::closed(map, "keep[]", &["seq", "head", "genesis"], &[])?;
             Ok(Keep {
@@ -197,7 +198,7 @@ impl Tombstone {
             ));
         }
         Ok(Tombstone {
-            ts: fields.need("ts", schema::millis)?,
+            ts,
             signer: fields.need("signer", schema::principal)?,
             capability: fields.need("capability", schema::cap)?,
             keep,

@@ -214,9 +214,8 @@ impl Cid {
         if version != 1 {
             return Err(Reject::new(Code::CidVersion, format!("expected CID version 1, got {version}")));
         }
+        // Each part is judged as it is reached, so what stands behind a wrong one never decides the code.
         let (codec, rest) = read_varint(rest)?;
-        let (hash, rest) = read_varint(rest)?;
-        let (length, rest) = read_varint(rest)?;
         let codec = match codec {
             0x71 => Codec::DagCbor,
             0x55 => Codec::Raw,
@@ -228,6 +227,7 @@ impl Cid {
                 ));
             }
         };
+        let (hash, rest) = read_varint(rest)?;
         let hash = match hash {
             0x12 => HashKind::Sha256,
             0xb220 => HashKind::Blake2b256,
@@ -238,6 +238,7 @@ impl Cid {
                 ));
             }
         };
+        let (length, rest) = read_varint(rest)?;
         if length != 32 {
             return Err(Reject::new(
                 Code::CidDigestlen,
@@ -626,6 +627,21 @@ mod tests {
             assert!(!cid.matches(b"b"));
         }
         assert!(Cid::sha256(Codec::DagCbor, b"a").to_string().starts_with("bafyrei"));
+    }
+
+    #[test]
+    fn the_first_wrong_part_of_a_cid_decides() {
+        for (bytes, code) in [
+            // A codec that is not taken, then a hash cut short, then a length longer than it needs to be.
+            (&[0x01, 0x01][..], Code::CidCodec),
+            (&[0x01, 0x51, 0x12, 0xa0, 0x00], Code::CidCodec),
+            (&[0x01, 0x55, 0x11, 0xa0, 0x00], Code::CidHash),
+            (&[0x01, 0x55, 0x12, 0xa0, 0x00], Code::CidVarint),
+            (&[0x01, 0x55, 0x12, 0x1f], Code::CidDigestlen),
+            (&[0x01, 0x55, 0x12, 0x20], Code::Cid),
+        ] {
+            assert_eq!(Cid::from_bytes(bytes).unwrap_err().code, code, "{bytes:02x?}");
+        }
     }
 
     #[test]

@@ -131,7 +131,12 @@ impl SignedBlob for SeedBlob {
         let map = open_seed(bytes)?;
         let mut fields = map.clone();
         fields.remove("sig");
-        let blob = SeedBlob::new(fields.into_owned())?;
+        let blob = SeedBlob::new(fields.into_owned()).map_err(|reject| match reject.code {
+            // What is unknown or no type of Seed's is told before what is missing; all else after it.
+            Code::SchemaUnknown | Code::SchemaMissing | Code::Type => reject,
+            _ if map.contains("sig") => reject,
+            _ => Reject::new(Code::SchemaMissing, "a signed blob needs `sig`"),
+        })?;
         let signature = signature_field(bytes, &map)?;
         if blob.to_bytes(&signature.signature) != bytes {
             return Err(Reject::new(Code::CborNoncanon, "writing the blob again gives other bytes"));
@@ -171,7 +176,10 @@ fn closed<'m>(
     required: &[&str],
     optional: &[&str],
 ) -> Result<Fields<'m, 'static>, Reject> {
-    Fields::closed(map, what, &[HEADER_KEYS, required].concat(), optional)
+    let fields = Fields::closed(map, what, &[HEADER_KEYS, required].concat(), optional)?;
+    // The first field of every blob, so the first that is judged.
+    fields.need("ts", schema::millis)?;
+    Ok(fields)
 }
 
 fn check_change(map: &Map<'static>) -> Result<Option<Context>, Reject> {

@@ -59,3 +59,17 @@ fn a_context_is_a_response_and_a_genesis() {
     let change = fields("Change").with("body", Map::new().with("ops", ops));
     assert_eq!(SeedBlob::new(change).unwrap().context(), Some(expected));
 }
+
+/// Found by comparing the verifiers: fields that are missing are told before what the others say, and `ts` before the rest.
+#[test]
+fn the_first_of_two_faults_is_told() {
+    let refused = |fields: Map<'static>| {
+        crate::block::Decoded::<SeedBlob>::decode(encode_map(&fields)).unwrap_err().code
+    };
+    let wrong_signer = fields("Change").with("signer", vec![0_u8; 31]);
+    assert_eq!(refused(wrong_signer.clone()), Code::SchemaMissing);
+    assert_eq!(refused(wrong_signer.clone().with("mood", "calm")), Code::SchemaUnknown);
+    assert_eq!(refused(wrong_signer.with("sig", vec![0_u8; 64])), Code::SchemaLen);
+    let late = fields("Change").with("ts", 1_i64 << 48).with("context", Vec::<Value<'_>>::new());
+    assert_eq!(code(late), Code::CborIntrange);
+}

@@ -48,3 +48,20 @@ fn the_calls_of_a_response_have_different_ids() {
         Code::SchemaExclusive
     );
 }
+
+/// Found by comparing the verifiers: with two faults in one blob, the first of the text's order is told.
+#[test]
+fn the_first_of_two_faults_is_told() {
+    let mut session = SessionBuilder::new("faults");
+    let owner = session.owner.clone();
+    session.user(&owner, "hello");
+    assert_eq!(refused(head(&session).with("v", "")), Code::CborNoncanon);
+    assert_eq!(refused(head(&session).with("v", "1")), Code::SchemaType);
+    let reference = |cid: Value<'static>, size: i64| Map::new().with("cid", cid).with("size", size);
+    assert_eq!(refused(head(&session).with("payload", reference(true.into(), 0))), Code::SchemaType);
+    assert_eq!(refused(head(&session).with("payload", reference(true.into(), 1 << 40))), Code::SchemaType);
+    // A message needs words: an empty reference lacks its fields. Where there need be none, it is to be left out.
+    assert_eq!(refused(head(&session).with("payload", Map::new())), Code::SchemaMissing);
+    let genesis = SessionBuilder::new("faults");
+    assert_eq!(refused(head(&genesis).with("payload", Map::new())), Code::CborNoncanon);
+}

@@ -181,13 +181,19 @@ impl Entry {
             ));
         }
         check_version_spelling(map)?;
+        // Where a payload has to be there, an empty map is a payload without its fields, not one that is spelled out.
+        let payload_ref = schema::map(read_payload_ref);
         let entry = Entry {
             ts: fields.need("ts", schema::millis)?,
             signer: fields.need("signer", schema::principal)?,
             authority: read_authority(map, &fields)?,
             place: if is_genesis { None } else { Some(read_place(&fields)?) },
             body: body::read(&type_name, &fields)?,
-            payload: fields.maybe("payload", schema::map(read_payload_ref))?,
+            payload: if required.contains(&"payload") {
+                Some(fields.need("payload", payload_ref)?)
+            } else {
+                fields.maybe("payload", payload_ref)?
+            },
             ext: fields.maybe("x", schema::ext)?,
         };
         if let Body::Genesis(genesis) = &entry.body
@@ -289,6 +295,7 @@ pub(crate) fn check_version_spelling(map: &Map<'_>) -> Result<(), Reject> {
     match map.get("v") {
         None => Ok(()),
         Some(Value::Null) => Err(Reject::new(Code::SchemaNull, "`v` is null")),
+        Some(value) if value.is_default() => Err(Reject::new(Code::CborNoncanon, "`v` is empty")),
         Some(Value::Int(_)) => Err(Reject::new(Code::CborNoncanon, "version 1 is spelled out")),
         Some(_) => Err(Reject::new(Code::SchemaType, "expected an integer in `v`")),
     }
@@ -340,6 +347,7 @@ fn read_place(fields: &Fields<'_, '_>) -> Result<Place, Reject> {
 
 fn read_payload_ref(map: &Map<'_>) -> Result<PayloadRef, Reject> {
     let fields = Fields::closed(map, "payload", &["cid", "size"], &[])?;
+    let cid = fields.need("cid", schema::entry)?;
     let size = fields.need("size", schema::uint)?;
     if size == 0 {
         return Err(Reject::new(Code::SchemaLen, "a payload is not empty"));
@@ -350,7 +358,7 @@ fn read_payload_ref(map: &Map<'_>) -> Result<PayloadRef, Reject> {
             format!("expected a payload of at most 1048576 bytes, got {size}"),
         ));
     }
-    Ok(PayloadRef { cid: fields.need("cid", schema::entry)?, size })
+    Ok(PayloadRef { cid, size })
 }
 
 /// `response` and `callId` name a call, so an id stands once among the calls of a response.

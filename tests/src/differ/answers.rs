@@ -66,9 +66,8 @@ impl Answerer {
         }
         let selection = set.select();
         let list = |cids: &std::collections::BTreeSet<EntryCid>| {
-            let mut texts: Vec<String> = cids.iter().map(|cid| format!("\"{cid}\"")).collect();
-            texts.sort();
-            texts
+            // Ascending by their bytes, which is not the order of their text.
+            cids.iter().map(|cid| format!("\"{cid}\"")).collect::<Vec<String>>()
         };
         let tails = [
             ("fenced", &selection.fenced),

@@ -15,6 +15,8 @@ use crate::fuzz::smoke::name_of;
 const WAITING_MAX: usize = 1_024;
 /// Differences that are kept; further ones are counted.
 const KEPT_MAX: usize = 64;
+/// How often the other verifier may die before the run ends.
+const DEATHS_MAX: usize = 32;
 /// Names another `differ.mjs` than that of this checkout.
 pub const DIFFER_VARIABLE: &str = "THROUGHLINE_DIFFER";
 
@@ -74,106 +76,182 @@ pub fn differ() -> Result<PathBuf, RunError> {
 }
 
 /// Asks both everything that the plan holds, with one process a processor. `progress` is called now and then with the number of
-/// records compared.
+/// records compared. A record on which the other verifier dies is a difference; the next ones are asked of a new process.
 ///
 /// # Errors
-/// When the other verifier cannot be run or does not answer everything.
+/// When the other verifier cannot be run, or dies again and again.
 pub fn compare(plan: &Plan, differ: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, RunError> {
     let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get() as u64);
     let done = AtomicU64::new(0);
+    let count = || {
+        let count = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_multiple_of(10_000) {
+            progress(count);
+        }
+    };
     let results: Vec<Result<Outcome, RunError>> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..jobs)
-            .map(|job| {
-                let done = &done;
-                scope.spawn(move || {
-                    let numbers = (job..plan.len()).step_by(usize::try_from(jobs).unwrap_or(1));
-                    one_process(plan, numbers, differ, &|| {
-                        let count = done.fetch_add(1, Ordering::Relaxed) + 1;
-                        if count.is_multiple_of(10_000) {
-                            progress(count);
-                        }
-                    })
-                })
+            .map(|first| {
+                let share = Share { plan, differ, jobs, done: &count };
+                scope.spawn(move || share.ask(first))
             })
             .collect();
         running.into_iter().map(|job| job.join().expect("a job that ends")).collect()
     });
     let mut outcome = Outcome::default();
-    for result in results {
-        let part = result?;
-        outcome.compared += part.compared;
-        outcome.taken += part.taken;
-        outcome.difference_count += part.difference_count;
-        outcome.differences.extend(part.differences);
+    for part in results {
+        outcome.add(part?);
     }
     outcome.differences.sort();
     Ok(outcome)
 }
 
+impl Outcome {
+    fn add(&mut self, other: Outcome) {
+        self.compared += other.compared;
+        self.taken += other.taken;
+        self.difference_count += other.difference_count;
+        self.differences.extend(other.differences);
+    }
+
+    /// Compares one pair of answers.
+    fn note(&mut self, record: Record, rust: String, javascript: String) {
+        self.compared += 1;
+        self.taken += u64::from(is_taken(record.kind, &rust));
+        if javascript != rust {
+            self.difference_count += 1;
+            if self.differences.len() < KEPT_MAX {
+                self.differences.push(Difference { record, rust, javascript });
+            }
+        }
+    }
+}
+
+/// What one process is asked: every `jobs`th record.
+#[derive(Clone, Copy)]
+struct Share<'a> {
+    plan: &'a Plan,
+    differ: &'a Path,
+    jobs: u64,
+    done: &'a (dyn Fn() + Sync),
+}
+
 /// What was asked and what this implementation answers, on its way to be compared.
 type Asked = (Record, String);
 
-fn one_process(
-    plan: &Plan,
-    numbers: impl Iterator<Item = u64> + Send,
-    differ: &Path,
-    done: &(dyn Fn() + Sync),
-) -> Result<Outcome, RunError> {
-    let mut child = Command::new("node")
+impl Share<'_> {
+    fn ask(self, first: u64) -> Result<Outcome, RunError> {
+        let (mut outcome, mut next) = (Outcome::default(), first);
+        for _ in 0..=DEATHS_MAX {
+            let (part, ended) = self.streamed(next)?;
+            next += part.compared * self.jobs;
+            outcome.add(part);
+            if ended.is_none() {
+                return Ok(outcome);
+            }
+            // It died on one of the records that were on their way: which one, shows when they are asked one by one.
+            let (part, ended) = self.one_by_one(next)?;
+            next += part.compared * self.jobs;
+            outcome.add(part);
+            let Some(said) = ended else { continue };
+            let record = self.plan.record(next);
+            let rust = Answerer::default().answer(&record);
+            let last = said.lines().next().unwrap_or_default();
+            outcome.note(record, rust, format!("no answer, it ended with {last:?}"));
+            next += self.jobs;
+        }
+        let (got, said) = (outcome.compared, format!("died {DEATHS_MAX} times"));
+        Err(RunError::Ended { expected: self.plan.len() / self.jobs, got, said })
+    }
+
+    fn numbers(self, from: u64) -> impl Iterator<Item = u64> {
+        (from..self.plan.len()).step_by(usize::try_from(self.jobs).unwrap_or(1))
+    }
+
+    /// Asks without waiting for answers, to the end or until the process ends; then with what it said.
+    fn streamed(self, from: u64) -> Result<(Outcome, Option<String>), RunError> {
+        let mut child = spawn(self.differ)?;
+        let stdin = child.stdin.take().expect("a pipe");
+        let (sender, receiver) = sync_channel::<Asked>(WAITING_MAX);
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(move || {
+                let (mut stdin, mut answerer, mut sent) = (BufWriter::new(stdin), Answerer::default(), 0_u64);
+                for number in self.numbers(from) {
+                    let record = self.plan.record(number);
+                    let answer = answerer.answer(&record);
+                    sent += 1;
+                    // A process that has ended is told by its missing answers.
+                    let written = stdin.write_all(&record.frame()).is_ok();
+                    if sender.send((record, answer)).is_err() || !written {
+                        break;
+                    }
+                    // What waits for an answer must not wait in the buffer.
+                    if sent.is_multiple_of(64) && stdin.flush().is_err() {
+                        break;
+                    }
+                }
+                let _ = stdin.flush();
+                sent
+            });
+            let outcome = self.read_answers(&mut child, receiver);
+            let sent = asking.join().expect("a thread that ends");
+            let all = outcome.compared == sent;
+            let said = ended(child);
+            Ok((outcome, (!all).then_some(said)))
+        })
+    }
+
+    /// Asks some records one by one, until the process ends; then with what it said.
+    fn one_by_one(self, from: u64) -> Result<(Outcome, Option<String>), RunError> {
+        let mut child = spawn(self.differ)?;
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let (mut outcome, mut answerer) = (Outcome::default(), Answerer::default());
+        for number in self.numbers(from).take(8 * WAITING_MAX) {
+            let record = self.plan.record(number);
+            let _ = stdin.write_all(&record.frame()).and_then(|()| stdin.flush());
+            let Some(Ok(javascript)) = lines.next() else {
+                return Ok((outcome, Some(ended(child))));
+            };
+            let rust = answerer.answer(&record);
+            outcome.note(record, rust, javascript);
+            (self.done)();
+        }
+        drop(stdin);
+        let _ = ended(child);
+        Ok((outcome, None))
+    }
+
+    fn read_answers(self, child: &mut Child, asked: Receiver<Asked>) -> Outcome {
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut outcome = Outcome::default();
+        for (record, rust) in asked {
+            let Some(Ok(javascript)) = lines.next() else { break };
+            outcome.note(record, rust, javascript);
+            (self.done)();
+        }
+        outcome
+    }
+}
+
+fn spawn(differ: &Path) -> Result<Child, RunError> {
+    Command::new("node")
         .arg(differ)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(RunError::Node)?;
-    let stdin = child.stdin.take().expect("a pipe");
-    let (sender, receiver) = sync_channel::<Asked>(WAITING_MAX);
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(move || {
-            let (mut stdin, mut answerer, mut sent) = (BufWriter::new(stdin), Answerer::default(), 0);
-            for number in numbers {
-                let record = plan.record(number);
-                let answer = answerer.answer(&record);
-                // A process that has ended is told by its missing answers.
-                if stdin.write_all(&record.frame()).is_err() || sender.send((record, answer)).is_err() {
-                    break;
-                }
-                sent += 1;
-                // What waits for an answer must not wait in the buffer.
-                if sent % 64 == 0 && stdin.flush().is_err() {
-                    break;
-                }
-            }
-            let _ = stdin.flush();
-            sent
-        });
-        let outcome = read_answers(&mut child, receiver, done);
-        let sent: u64 = asking.join().expect("a thread that ends");
-        let said = said(&mut child);
-        let ended = child.wait().is_ok_and(|status| status.success());
-        if ended && outcome.compared == sent {
-            return Ok(outcome);
-        }
-        Err(RunError::Ended { expected: sent, got: outcome.compared, said })
-    })
+        .map_err(RunError::Node)
 }
 
-fn read_answers(child: &mut Child, asked: Receiver<Asked>, done: &(dyn Fn() + Sync)) -> Outcome {
-    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    let mut outcome = Outcome::default();
-    for (record, rust) in asked {
-        let Some(Ok(javascript)) = lines.next() else { break };
-        outcome.compared += 1;
-        outcome.taken += u64::from(is_taken(record.kind, &rust));
-        if javascript != rust {
-            outcome.difference_count += 1;
-            if outcome.differences.len() < KEPT_MAX {
-                outcome.differences.push(Difference { record, rust, javascript });
-            }
-        }
-        done();
+/// Waits for a process; gives the beginning of what it wrote to stderr.
+fn ended(mut child: Child) -> String {
+    let mut text = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        let _ = stderr.take(4_096).read_to_string(&mut text);
     }
-    outcome
+    let _ = child.wait();
+    text
 }
 
 fn is_taken(kind: Kind, answer: &str) -> bool {
@@ -182,15 +260,6 @@ fn is_taken(kind: Kind, answer: &str) -> bool {
         Kind::Set => !answer.contains("\"head\":null"),
         Kind::Car => !answer.starts_with("corrupt"),
     }
-}
-
-/// The end of what a process wrote to stderr.
-fn said(child: &mut Child) -> String {
-    let mut text = String::new();
-    if let Some(stderr) = child.stderr.take() {
-        let _ = stderr.take(4_096).read_to_string(&mut text);
-    }
-    text
 }
 
 /// Keeps a difference as a file of its record: `node verify/bin/differ.mjs < FILE` asks it again. Gives the file.

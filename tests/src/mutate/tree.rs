@@ -274,6 +274,9 @@ impl Maker {
     }
 
     fn change_signer(&self, rng: &mut Rng, tree: &mut Node) {
+        if self.keys.is_empty() {
+            return;
+        }
         let principal = match rng.below(4) {
             0 => rng.pick(&self.bad_principals).clone(),
             _ => {
