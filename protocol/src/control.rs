@@ -180,7 +180,6 @@ impl Tombstone {
         let required = [HEADER_KEYS, &["capability"]].concat();
         let fields = Fields::closed(map, "CapabilityTombstone", &required, &["keep", "reason", "v", "x"])?;
         check_version_spelling(map)?;
-        let ts = fields.need("ts", schema::millis)?;
         let keep = schema::map(|map| {
             let fields = Fields::closed(map, "keep[]", &["seq", "head", "genesis"], &[])?;
             Ok(Keep {
@@ -198,7 +197,7 @@ impl Tombstone {
             ));
         }
         Ok(Tombstone {
-            ts,
+            ts: fields.need("ts", schema::millis)?,
             signer: fields.need("signer", schema::principal)?,
             capability: fields.need("capability", schema::cap)?,
             keep,

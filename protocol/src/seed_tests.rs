@@ -69,7 +69,7 @@ fn the_first_of_two_faults_is_told() {
     let wrong_signer = fields("Change").with("signer", vec![0_u8; 31]);
     assert_eq!(refused(wrong_signer.clone()), Code::SchemaMissing);
     assert_eq!(refused(wrong_signer.clone().with("mood", "calm")), Code::SchemaUnknown);
-    assert_eq!(refused(wrong_signer.with("sig", vec![0_u8; 64])), Code::SchemaLen);
+    assert_eq!(refused(wrong_signer.with("sig", vec![0_u8; 64])), Code::KeyCodec);
     let late = fields("Change").with("ts", 1_i64 << 48).with("context", Vec::<Value<'_>>::new());
     assert_eq!(code(late), Code::CborIntrange);
 }

@@ -26,7 +26,8 @@ fn both_verifiers_give_the_same_answers() {
 fn told(outcome: &Outcome) -> Vec<String> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("differences");
     let tell = |difference: &run::Difference| {
-        let file = run::keep(&directory, difference).map_or_else(|error| error.to_string(), |file| file.display().to_string());
+        let file = run::keep(&directory, difference)
+            .map_or_else(|error| error.to_string(), |file| file.display().to_string());
         let hex = data_encoding::HEXLOWER.encode(&difference.record.bytes);
         let run::Difference { record, rust, javascript } = difference;
         format!("{file}\n  {:?} {hex}\n  rust:       {rust}\n  javascript: {javascript}", record.kind)

@@ -27,7 +27,8 @@ fn every_target_holds_for_its_corpus_and_mutants_of_it() {
     let lines: Vec<&str> = said.lines().skip(1).collect();
     assert_eq!(lines.len(), TARGETS.len(), "{said}");
     for line in lines {
-        let numbers: Vec<usize> = line.split_whitespace().skip(1).map(|number| number.parse().unwrap()).collect();
+        let numbers: Vec<usize> =
+            line.split_whitespace().skip(1).map(|number| number.parse().unwrap()).collect();
         assert!(numbers[0] > 0 && numbers[1] > 0, "a target without corpus or mutants: {line}");
     }
 }

@@ -75,7 +75,9 @@ fn main() -> ExitCode {
             for failure in failures {
                 eprintln!("{failure}");
                 let (target, input) = (failure.target, failure.input.display());
-                eprintln!("  again: cargo run -p throughline-tests --bin fuzz-smoke -- --target {target} --input {input}\n");
+                eprintln!(
+                    "  again: cargo run -p throughline-tests --bin fuzz-smoke -- --target {target} --input {input}\n"
+                );
             }
             ExitCode::FAILURE
         }

@@ -86,7 +86,8 @@ impl Plan {
     pub fn new(seed: u64, counts: Counts, more: Vec<Record>) -> Self {
         let mut blobs = seeds::blobs();
         blobs.extend(fresh_blobs(seed));
-        let payloads: Vec<Vec<u8>> = seeds::of("payload").into_iter().map(|input| input[1..].to_vec()).collect();
+        let payloads: Vec<Vec<u8>> =
+            seeds::of("payload").into_iter().map(|input| input[1..].to_vec()).collect();
         let cars = seeds::of("session_car");
         let mut vectors = more;
         let as_they_are = |kind, list: &[Vec<u8>]| -> Vec<Record> {
@@ -131,7 +132,9 @@ impl Plan {
         at -= self.vectors.len() as u64;
         let mut rng = Rng::seeded(self.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ number);
         let Counts { blobs, payloads, cids, cars, .. } = self.counts;
-        for (count, kind) in [(blobs, Kind::Blob), (payloads, Kind::Payload), (cids, Kind::Cid), (cars, Kind::Car)] {
+        for (count, kind) in
+            [(blobs, Kind::Blob), (payloads, Kind::Payload), (cids, Kind::Cid), (cars, Kind::Car)]
+        {
             if at < count {
                 return self.mutant(kind, &mut rng);
             }

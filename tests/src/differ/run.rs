@@ -48,7 +48,9 @@ pub struct Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// There is no node.
-    #[error("expected to run `node`, got: {0}; install Node.js 20 or later, the second verifier is written for it")]
+    #[error(
+        "expected to run `node`, got: {0}; install Node.js 20 or later, the second verifier is written for it"
+    )]
     Node(std::io::Error),
     /// The verifier is not there.
     #[error("expected the second verifier at {}, got no file; set {DIFFER_VARIABLE} to its differ.mjs", .0.display())]

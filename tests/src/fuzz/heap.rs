@@ -1,7 +1,10 @@
 //! How much memory one input makes a target hold: the allocator counts, for the thread that asks.
 //!
 //! What other threads allocate is not counted, so a target whose work runs on threads of its own is bounded by the process only.
-#![allow(unsafe_code, reason = "an allocator is an unsafe trait; this one passes every call on to the system's")]
+#![allow(
+    unsafe_code,
+    reason = "an allocator is an unsafe trait; this one passes every call on to the system's"
+)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

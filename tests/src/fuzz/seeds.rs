@@ -63,11 +63,13 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "identifier" => identifiers(),
         "entry" => blobs().into_iter().filter(|blob| type_of(blob).starts_with("Session")).collect(),
         "control" => {
-            let is_control = |blob: &Vec<u8>| matches!(&*type_of(blob), "Capability" | "CapabilityTombstone" | "Ref");
+            let is_control =
+                |blob: &Vec<u8>| matches!(&*type_of(blob), "Capability" | "CapabilityTombstone" | "Ref");
             blobs().into_iter().filter(is_control).collect()
         }
         "seed" => {
-            let is_seed = |blob: &Vec<u8>| matches!(&*type_of(blob), "Change" | "Comment" | "Contact" | "Profile");
+            let is_seed =
+                |blob: &Vec<u8>| matches!(&*type_of(blob), "Change" | "Comment" | "Contact" | "Profile");
             blobs().into_iter().filter(is_seed).collect()
         }
         "payload" => payloads(),
@@ -131,8 +133,13 @@ pub fn blobs() -> Vec<Vec<u8>> {
     }
     let negative = vectors("session/negative.json");
     all.extend(hexes(&negative["support"], "bytes_hex"));
-    let blobs: Json =
-        negative["vectors"].as_array().unwrap().iter().filter(|record| record["kind"] != "frame").cloned().collect();
+    let blobs: Json = negative["vectors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|record| record["kind"] != "frame")
+        .cloned()
+        .collect();
     all.extend(hexes(&blobs, "bytes_hex"));
     all.extend(hexes(&vectors("session/frames.json")["blobs"], "bytes_hex"));
     for name in ["seed/positive.json", "seed/negative.json"] {
@@ -225,7 +232,19 @@ fn drafts() -> Vec<Vec<u8>> {
             .map(|bytes| throughline_protocol::payload::Payload::check(built.entry.value(), bytes).unwrap());
         let mut shown = view::entry_to_json(&built.entry, payload.as_ref());
         let object = shown.as_object_mut().unwrap();
-        for key in ["ts", "signer", "space", "capability", "genesis", "prev", "seq", "epoch", "skip", "payload", "cid"] {
+        for key in [
+            "ts",
+            "signer",
+            "space",
+            "capability",
+            "genesis",
+            "prev",
+            "seq",
+            "epoch",
+            "skip",
+            "payload",
+            "cid",
+        ] {
             object.remove(key);
         }
         all.push(shown.to_string().into_bytes());
@@ -253,8 +272,13 @@ fn session(label: &str) -> SessionBuilder {
 
 fn frames(stream: &str) -> Vec<Vec<u8>> {
     let file = vectors("session/frames.json");
-    let of_stream: Json =
-        file["frames"].as_array().unwrap().iter().filter(|frame| frame["stream"] == stream).cloned().collect();
+    let of_stream: Json = file["frames"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|frame| frame["stream"] == stream)
+        .cloned()
+        .collect();
     let mut all = hexes(&of_stream, "frame_hex");
     all.extend(hexes(&of_stream, "body_hex"));
     all
@@ -307,8 +331,9 @@ fn unixfs() -> Vec<Vec<u8>> {
 }
 
 fn configs() -> Vec<Vec<u8>> {
-    let mut all: Vec<Vec<u8>> =
-        [NodeRole::Laptop, NodeRole::Desktop, NodeRole::Server].map(|role| default_toml(role).into_bytes()).into();
+    let mut all: Vec<Vec<u8>> = [NodeRole::Laptop, NodeRole::Desktop, NodeRole::Server]
+        .map(|role| default_toml(role).into_bytes())
+        .into();
     // With nothing commented out.
     for role in [NodeRole::Laptop, NodeRole::Server] {
         let lines = default_toml(role);
@@ -321,7 +346,9 @@ fn configs() -> Vec<Vec<u8>> {
 
 fn transcripts() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    for name in ["c01_dangling_parallel_tool_use", "c02_orphan_result_after_compaction", "c04_one_message_many_lines"] {
+    for name in
+        ["c01_dangling_parallel_tool_use", "c02_orphan_result_after_compaction", "c04_one_message_many_lines"]
+    {
         all.push(file(&format!("tests/cases/{name}.claude.jsonl")));
     }
     for name in ["c05_broken_parent_chain", "c07_reasoning_model_switch"] {
@@ -351,7 +378,8 @@ fn chain_states() -> Vec<Vec<u8>> {
         set.insert_entry(&built.entry);
     });
     let judged = set.judge();
-    let states = session.entries().iter().filter_map(|built| ChainState::at(&judged, &controls, built.entry.cid()));
+    let states =
+        session.entries().iter().filter_map(|built| ChainState::at(&judged, &controls, built.entry.cid()));
     states.map(|state| state.to_bytes()).collect()
 }
 
@@ -375,19 +403,27 @@ fn requests() -> Vec<Vec<u8>> {
         with(1, 0, &entry)
     }));
     all.extend(drafts().iter().take(2).map(|draft| {
-        let body = [b"{\"title\":\"T\",\"class\":\"internal\",\"firstEntry\":", draft.as_slice(), b"}"].concat();
+        let body =
+            [b"{\"title\":\"T\",\"class\":\"internal\",\"firstEntry\":", draft.as_slice(), b"}"].concat();
         with(0, 0, &body)
     }));
     let append = encode_map(&Map::new().with("op", "append"));
     all.push(with(2, 1, &append));
-    for (route, blob) in [3, 4, 5, 6].into_iter().zip(blobs().into_iter().filter(|blob| type_of(blob) == "Ref")) {
+    for (route, blob) in
+        [3, 4, 5, 6].into_iter().zip(blobs().into_iter().filter(|blob| type_of(blob) == "Ref"))
+    {
         all.push(with(route, 1, &blob));
     }
     let session = "bafyreicbynj3udcjhjrmyvtz45sm4gaao6x5zev3nrpr6sadtx7ab53bty";
     let ticket = frames["tickets"][0]["ticket"].as_str().unwrap().to_owned();
     for (route, body) in [
         (7, format!("{{\"alias\":\"peer\",\"ticket\":\"{ticket}\"}}")),
-        (8, format!("{{\"session\":\"{session}\",\"from\":[\"peer\"],\"payloads\":\"none\",\"timeoutMs\":5}}")),
+        (
+            8,
+            format!(
+                "{{\"session\":\"{session}\",\"from\":[\"peer\"],\"payloads\":\"none\",\"timeoutMs\":5}}"
+            ),
+        ),
         (12, "{\"to\":\"peer\"}".to_owned()),
         (13, format!("{{\"head\":\"{session}\"}}")),
         (14, "{\"depth\":\"full\"}".to_owned()),

@@ -10,8 +10,8 @@ use throughline_protocol::block::{Decoded, Signed, SignedBlob};
 use throughline_protocol::build::{Writable, sign};
 use throughline_protocol::control::{Control, Keep, Ref, Role, Tombstone};
 use throughline_protocol::entry::{
-    Authority, Body, Class, Entry, Genesis, Handoff, Model, ModelResponse, Note, Origin, Outcome, PayloadRef, Place,
-    Seal, ToolCall, Usage, UserMessage,
+    Authority, Body, Class, Entry, Genesis, Handoff, Model, ModelResponse, Note, Origin, Outcome, PayloadRef,
+    Place, Seal, ToolCall, Usage, UserMessage,
 };
 use throughline_protocol::fork::Set;
 use throughline_protocol::id::{AgentIri, Cid, EntryCid, Principal, ScopePath, SessionId};
@@ -134,7 +134,9 @@ impl Bag {
 
     /// The control blobs held.
     pub fn controls(&self) -> impl Iterator<Item = &Signed<Control>> {
-        self.held.iter().filter_map(|made| if let Made::Control(control) = made { Some(&**control) } else { None })
+        self.held
+            .iter()
+            .filter_map(|made| if let Made::Control(control) = made { Some(&**control) } else { None })
     }
 }
 
@@ -154,7 +156,8 @@ impl Wrong {
     /// Mostly nothing: a set in which nothing fits is soon judged.
     fn of(byte: u8) -> Self {
         match byte {
-            0..=5 => [Wrong::Epoch, Wrong::Skip, Wrong::Seq, Wrong::Ts, Wrong::Seal, Wrong::Genesis][usize::from(byte)],
+            0..=5 => [Wrong::Epoch, Wrong::Skip, Wrong::Seq, Wrong::Ts, Wrong::Seal, Wrong::Genesis]
+                [usize::from(byte)],
             _ => Wrong::Nothing,
         }
     }
@@ -267,7 +270,10 @@ impl Stage {
         let entry = Entry {
             ts: throughline_protocol::id::UnixMillis::new(ts).expect("a time of our age"),
             signer: signer.key.principal(),
-            authority: cited.as_ref().map(under).filter(|under| !handoff && under.space != signer.key.principal()),
+            authority: cited
+                .as_ref()
+                .map(under)
+                .filter(|under| !handoff && under.space != signer.key.principal()),
             place: Some(place),
             body,
             payload: has_words.then_some(words),
@@ -318,10 +324,7 @@ impl Stage {
                 duration_ms: self.count,
             }),
             7 => Body::Note(Note::Rewind { to: self.chain[usize::from(who >> 3) % self.chain.len()].cid() }),
-            8 | 9 => Body::Handoff(Handoff {
-                holder: (who >> 3 != 31).then_some(to),
-                ..Handoff::default()
-            }),
+            8 | 9 => Body::Handoff(Handoff { holder: (who >> 3 != 31).then_some(to), ..Handoff::default() }),
             _ => Body::Seal(self.seal_body(parent, wrong)),
         }
     }

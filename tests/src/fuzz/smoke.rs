@@ -133,7 +133,9 @@ fn try_one(plan: &Plan, target: &'static Target, input: &[u8], outcome: &mut Out
     outcome.heap_per_byte = outcome.heap_per_byte.max(beyond.div_ceil(input.len().max(1)));
     let what = match ended {
         Ok(()) if held <= bound => return Ok(()),
-        Ok(()) => format!("{} bytes of input held {held} bytes of memory, at most {bound} are allowed", input.len()),
+        Ok(()) => {
+            format!("{} bytes of input held {held} bytes of memory, at most {bound} are allowed", input.len())
+        }
         Err(panic) => said(&*panic),
     };
     Err(Failure { target: target.name, what, input: keep(&plan.failures, target.name, input) })

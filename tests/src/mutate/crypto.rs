@@ -101,8 +101,8 @@ fn secret(key: &SigningKey) -> Scalar {
 
 /// L, little endian.
 const ORDER: [u8; 32] = [
-    0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0x10,
+    0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
 
 fn add_order(signature: &mut [u8; 64]) {
@@ -152,8 +152,7 @@ mod tests {
             assert_eq!(reject.code, Code::Sig, "{flaw:?}");
         }
         for bad in bad_keys() {
-            let reject =
-                keys.verify(&Principal::from_key(bad), message, &signer.sign(message)).unwrap_err();
+            let reject = keys.verify(&Principal::from_key(bad), message, &signer.sign(message)).unwrap_err();
             assert!(reject.code.name().starts_with("E_KEY_"), "{bad:02x?}: {reject}");
             assert_eq!(reject.fault(), Fault::Author);
         }

@@ -422,7 +422,8 @@ pub(super) fn set_records(count: usize) -> Vec<throughline_tests::differ::Record
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let strategy = (any::<bool>(), acts(), hostiles());
     let mut make = || {
-        let (starts, acts, hostiles) = strategy.new_tree(&mut runner).expect("a strategy without filters").current();
+        let (starts, acts, hostiles) =
+            strategy.new_tree(&mut runner).expect("a strategy without filters").current();
         let mut world = World::honest(starts, &acts);
         hostiles.iter().for_each(|act| world.hostile(act));
         world.forge.set_record()

@@ -46,8 +46,13 @@ const ROUTES: &[(&str, &str)] = &[
     ("DELETE", "/v1/peers/{}"),
 ];
 
-const CONTENT_TYPES: &[&str] =
-    &["application/json", "application/cbor", "application/vnd.ipld.car", "text/plain", "application/x-ndjson"];
+const CONTENT_TYPES: &[&str] = &[
+    "application/json",
+    "application/cbor",
+    "application/vnd.ipld.car",
+    "text/plain",
+    "application/x-ndjson",
+];
 
 /// A node of this process with one session, in a directory that goes with the process.
 struct Scene {
@@ -69,7 +74,10 @@ impl Scene {
             let client = Client::new(Endpoint::InProcess(router(App::new(node.clone()), None)));
             for role in [Role::Writer, Role::Agent] {
                 let grant = grant(&node, role);
-                client.ask(Call::body(Method::POST, "/v1/capabilities", "application/cbor", grant)).await.unwrap();
+                client
+                    .ask(Call::body(Method::POST, "/v1/capabilities", "application/cbor", grant))
+                    .await
+                    .unwrap();
             }
             let created = json!({"title": "Fuzz", "firstEntry": {
                 "type": "SessionUserMessage", "origin": "trigger",
@@ -116,7 +124,8 @@ pub(in crate::fuzz) fn api(data: &[u8]) {
     let content_type = CONTENT_TYPES[usize::from(*kind & 0x7f) % CONTENT_TYPES.len()];
     let first_line = body.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let path = path.replace("{s}", &SCENE.session).replace("{}", &String::from_utf8_lossy(first_line));
-    let mut call = Call::body(Method::from_bytes(method.as_bytes()).unwrap(), &path, content_type, body.to_vec());
+    let mut call =
+        Call::body(Method::from_bytes(method.as_bytes()).unwrap(), &path, content_type, body.to_vec());
     if *kind & 0x80 == 0 {
         call = call.header("idempotency-key", "one");
     }
@@ -136,6 +145,7 @@ pub(in crate::fuzz) fn api(data: &[u8]) {
     }
     assert!(content_type.starts_with("application/problem+json"), "{status} {content_type} {method} {path}");
     let problem: Value = serde_json::from_slice(&bytes).unwrap();
-    let code: Code = problem["code"].as_str().unwrap_or_default().parse().unwrap_or_else(|_| panic!("{problem}"));
+    let code: Code =
+        problem["code"].as_str().unwrap_or_default().parse().unwrap_or_else(|_| panic!("{problem}"));
     assert!(code != Code::Internal && status.as_u16() != 500, "{method} {path}: {problem}");
 }

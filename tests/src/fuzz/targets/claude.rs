@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use throughline_protocol::entry::{Entry, Place};
 use throughline_protocol::block::SignedBlob as _;
+use throughline_protocol::entry::{Entry, Place};
 use throughline_protocol::id::{AgentIri, Cid, Codec, EntryCid, Epoch, Seq, UnixMillis};
 use throughline_protocol::payload::ImportSalts;
 use throughline_protocol::sign::SIGNATURE_BYTES;
@@ -69,7 +69,8 @@ fn check_signable(drafts: &[Draft]) {
                 agent_session: &|_| None,
             })
             .expect("what a draft links was drafted before");
-        let built = assembled.payload.build(&assembled.body, assembled.salt).expect("words within their schema");
+        let built =
+            assembled.payload.build(&assembled.body, assembled.salt).expect("words within their schema");
         let chain = chains.get(&draft.id.session);
         assert_eq!(chain.is_none(), draft.id.index == 0, "a session begins with its first draft");
         assert!(chain.is_none_or(|(_, before)| *before <= assembled.ts), "times do not go back");

@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 
 use throughline_protocol::block::{Block, sha256};
 use throughline_protocol::car::session::{SessionItem, SessionReader};
-use throughline_protocol::car::{CarEvent, CarReader, CidForms, CollectLimits, collect, write_block, write_header};
+use throughline_protocol::car::{
+    CarEvent, CarReader, CidForms, CollectLimits, collect, write_block, write_header,
+};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::id::{Cid, Codec};
 use throughline_protocol::limits;
@@ -88,7 +90,9 @@ fn collected(data: &[u8], forms: CidForms, end: Result<(), Reject>) {
     match collect([data], forms, tight) {
         Ok(content) => {
             assert!(content.blocks.len() <= tight.blocks_max);
-            assert!(content.blocks.values().map(|block| block.bytes().len()).sum::<usize>() <= tight.bytes_max);
+            assert!(
+                content.blocks.values().map(|block| block.bytes().len()).sum::<usize>() <= tight.bytes_max
+            );
         }
         Err(reject) => assert!(reject.code == Code::Budget || end.is_err()),
     }

@@ -18,8 +18,7 @@ pub(in crate::fuzz) static KINDS: LazyLock<Vec<Entry>> = LazyLock::new(|| {
     session.user(&owner, "asks");
     let response = session.response(&server, "answers", &["c1"]);
     session.tool(&server, response, "c1", "output");
-    let mut entries: Vec<Entry> =
-        session.entries().iter().map(|built| built.entry.value().clone()).collect();
+    let mut entries: Vec<Entry> = session.entries().iter().map(|built| built.entry.value().clone()).collect();
     let notes = [
         Note::Title,
         Note::Error,
@@ -71,7 +70,9 @@ pub(in crate::fuzz) fn draft(data: &[u8]) {
     assert_eq!(EntryDraft::from_json(&stated).as_ref(), Ok(&draft), "stated as {stated}");
     if let Some(payload) = &draft.payload {
         match payload.build(&draft.body, [7; 32]) {
-            Ok((bytes, named)) => assert_eq!((EntryCid::of(&bytes), bytes.len() as u64), (named.cid, named.size)),
+            Ok((bytes, named)) => {
+                assert_eq!((EntryCid::of(&bytes), bytes.len() as u64), (named.cid, named.size))
+            }
             Err(reject) => check_reject(&reject),
         }
     }

@@ -106,7 +106,9 @@ fn check_stream(bag: &Bag, selection: &Selection, judged: &Judged<'_>, controls:
 }
 
 /// The entries oldest first, when they are one chain from the genesis.
-fn linear(bag: &Bag) -> Option<Vec<&throughline_protocol::block::Signed<throughline_protocol::entry::Entry>>> {
+fn linear(
+    bag: &Bag,
+) -> Option<Vec<&throughline_protocol::block::Signed<throughline_protocol::entry::Entry>>> {
     let mut chain: Vec<_> = bag.entries().collect();
     chain.sort_by_key(|entry| entry.value().seq());
     let mut before: Option<EntryCid> = None;

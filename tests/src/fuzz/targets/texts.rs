@@ -37,7 +37,8 @@ fn checked(text: &str) -> String {
 }
 
 static DIRS: LazyLock<Dirs> = LazyLock::new(|| {
-    Dirs::locate(Some(Path::new("/nonexistent/throughline")), &Environment::default()).expect("an absolute home")
+    Dirs::locate(Some(Path::new("/nonexistent/throughline")), &Environment::default())
+        .expect("an absolute home")
 });
 
 /// A configuration that is taken reads the same from what `config show` prints of it; a refusal says where.
