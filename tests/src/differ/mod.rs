@@ -30,6 +30,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 5] = [Kind::Blob, Kind::Payload, Kind::Cid, Kind::Set, Kind::Car];
+
     /// The byte on the pipe.
     #[must_use]
     pub fn byte(self) -> u8 {
@@ -58,5 +61,32 @@ impl Record {
     pub fn frame(&self) -> Vec<u8> {
         let length = u32::try_from(self.bytes.len()).expect("a record below 4 GiB");
         [&[self.kind.byte()][..], &length.to_be_bytes(), &self.bytes].concat()
+    }
+
+    /// The record of such a frame; none when it is another's or cut.
+    #[must_use]
+    pub fn of_frame(frame: &[u8]) -> Option<Self> {
+        let (kind, rest) = frame.split_first()?;
+        let (length, bytes) = rest.split_first_chunk::<4>()?;
+        let kind = Kind::ALL.into_iter().find(|known| known.byte() == *kind)?;
+        let whole = u32::try_from(bytes.len()).ok()? == u32::from_be_bytes(*length);
+        whole.then(|| Record { kind, bytes: bytes.to_vec() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_from_its_frame_and_nothing_else() {
+        for kind in Kind::ALL {
+            let record = Record { kind, bytes: vec![1, 2, 3] };
+            let frame = record.frame();
+            assert_eq!(Record::of_frame(&frame).as_ref(), Some(&record));
+            assert_eq!(Record::of_frame(&frame[..frame.len() - 1]), None);
+            assert_eq!(Record::of_frame(&[&frame[..], &[0]].concat()), None);
+        }
+        assert_eq!(Record::of_frame(b"z\0\0\0\0"), None);
     }
 }

@@ -1,5 +1,7 @@
 //! What both verifiers are asked: every vector as it is, then mutants, sets and files, all decided by a seed.
 
+use std::path::Path;
+
 use throughline_protocol::block::Block;
 use throughline_protocol::car::{CarEvent, CarReader, CidForms, write_block, write_header};
 use throughline_protocol::codec::{Map, Value, encode_map};
@@ -11,6 +13,7 @@ use super::answers::payload_kinds;
 use super::{Kind, Record};
 use crate::fuzz::seeds;
 use crate::fuzz::sets::{Bag, Signatures, random_script};
+use crate::fuzz::smoke::read_corpus;
 use crate::mutate::tree::{self, Maker};
 use crate::mutate::{Rng, bytes};
 
@@ -90,6 +93,7 @@ impl Plan {
             seeds::of("payload").into_iter().map(|input| input[1..].to_vec()).collect();
         let cars = seeds::of("session_car");
         let mut vectors = more;
+        vectors.extend(kept_records());
         let as_they_are = |kind, list: &[Vec<u8>]| -> Vec<Record> {
             list.iter().map(|bytes| Record { kind, bytes: bytes.clone() }).collect()
         };
@@ -206,6 +210,19 @@ impl Plan {
         blocks.iter().for_each(|block| write_block(&mut car, &block.cid(), block.bytes()));
         if rng.once_in(5) { bytes::mutant(rng, &car, &[], 1 << 20) } else { car }
     }
+}
+
+/// The records of `tests/differ`, on which the verifiers once differed.
+///
+/// # Panics
+/// When a file there is no record.
+#[must_use]
+pub fn kept_records() -> Vec<Record> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("differ");
+    let files = read_corpus(&directory).into_iter().filter(|(name, _)| name != "README.md");
+    files
+        .map(|(name, frame)| Record::of_frame(&frame).unwrap_or_else(|| panic!("{name} is no record")))
+        .collect()
 }
 
 /// A payload block and whose it is said to be.
