@@ -349,3 +349,24 @@ fn older_pins_do_not_pull_a_freeze_back() {
     assert_eq!(report.verdict, Verdict::Frozen);
     assert_eq!(report.valid_through.map(|mark| mark.cid), Some(base.head().entry.cid()));
 }
+
+/// Found by comparing the verifiers: it was left out in silence.
+#[test]
+fn an_entry_of_another_session_is_told() {
+    let session = SessionBuilder::new("here");
+    let mut elsewhere = SessionBuilder::new("elsewhere");
+    let owner = elsewhere.owner.clone();
+    elsewhere.user(&owner, "not here");
+    let told = Some(session.head().entry.cid());
+    let entries = [session.head(), elsewhere.head()];
+    let streamed = audit_of(&entries, session.controls(), told);
+    let mut set = Auditor::over_set(session.session()).told(session.head().entry.cid());
+    entries.iter().for_each(|built| give(&mut set, built));
+    session.controls().iter().for_each(|control| set.checked_control(control).unwrap());
+    for report in [streamed, set.report()] {
+        assert_eq!((report.verdict, report.problems), (Verdict::Corrupt, 1));
+        let problem = report.first_problem.unwrap();
+        assert_eq!(problem.reject.code, Code::SessionMismatch);
+        assert_eq!(problem.cid, Some(elsewhere.head().entry.cid()));
+    }
+}
