@@ -116,6 +116,14 @@ impl Gate {
     }
 }
 
+/// What is asked of this very process too: a clean path. Anything else would be refused further in, and not as a problem.
+pub(super) async fn check_own(request: Request, next: Next) -> Response<Body> {
+    match check_path(request.uri().path()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
 /// A clean path: absolute, no dot or empty segments, no escapes, no control characters.
 fn check_path(path: &str) -> Result<(), Problem> {
     let segment_ok = |segment: &str| {

@@ -73,6 +73,6 @@ pub fn router(app: App, gate: Option<Arc<Gate>>) -> Router {
     let router = routes::all().with_state(app);
     match gate {
         Some(gate) => router.layer(middleware::from_fn_with_state(gate, gate::check)),
-        None => router,
+        None => router.layer(middleware::from_fn(gate::check_own)),
     }
 }

@@ -61,3 +61,17 @@ async fn an_unknown_route_is_named() {
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{method} {path}");
     }
 }
+
+/// Found by fuzzing: without the gate, an escape that is no UTF-8 was refused in plain text.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_with_escapes_is_refused_as_a_problem() {
+    let home = tempfile::tempdir().unwrap();
+    let router = router(App::new(node(home.path())), None);
+    for path in ["/v1/sessions/%ff", "/v1/blobs/%aa", "/v1//status"] {
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{path}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(String::from_utf8_lossy(&body).contains("\"code\":\"E_API_PATH\""), "{path}");
+    }
+}
