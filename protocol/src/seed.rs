@@ -131,11 +131,13 @@ impl SignedBlob for SeedBlob {
         let map = open_seed(bytes)?;
         let mut fields = map.clone();
         fields.remove("sig");
-        let blob = SeedBlob::new(fields.into_owned()).map_err(|reject| match reject.code {
+        let blob = SeedBlob::new(fields.into_owned()).map_err(|reject| {
             // What is unknown or no type of Seed's is told before what is missing; all else after it.
-            Code::SchemaUnknown | Code::SchemaMissing | Code::Type => reject,
-            _ if map.contains("sig") => reject,
-            _ => Reject::new(Code::SchemaMissing, "a signed blob needs `sig`"),
+            let first = matches!(reject.code, Code::SchemaUnknown | Code::SchemaMissing | Code::Type);
+            if first || map.contains("sig") {
+                return reject;
+            }
+            Reject::new(Code::SchemaMissing, "a signed blob needs `sig`")
         })?;
         let signature = signature_field(bytes, &map)?;
         if blob.to_bytes(&signature.signature) != bytes {
