@@ -189,14 +189,9 @@ fn bytes_that_no_state_has_are_refused() {
         ChainState::from_bytes(&codec::encode_map(&map))
     };
     // One state has one spelling: no signer twice, none out of order, no head before a cut that there is not.
-    let twice = changed("signers", &|signers| match signers {
-        Value::List(list) => Value::List([list.clone(), list].concat()),
-        other => other,
-    });
-    let reversed = changed("signers", &|signers| match signers {
-        Value::List(list) => Value::List(list.into_iter().rev().collect()),
-        other => other,
-    });
+    let list = |value: Value<'static>| value.as_list().unwrap().to_vec();
+    let twice = changed("signers", &|signers| Value::List([list(signers.clone()), list(signers)].concat()));
+    let reversed = changed("signers", &|signers| Value::List(list(signers).into_iter().rev().collect()));
     let (value, _) = codec::decode(&bytes, 16).unwrap();
     let head = value.as_map().and_then(|map| map.get("head")).unwrap().clone().into_owned();
     let before = changed("headBefore", &|_| head.clone());

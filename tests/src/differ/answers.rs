@@ -8,7 +8,7 @@ use throughline_protocol::block::{Decoded, sha256};
 use throughline_protocol::car::session::{SessionItem, SessionReader};
 use throughline_protocol::codec::{self, Value};
 use throughline_protocol::control::Control;
-use throughline_protocol::entry::{Body, Entry, Note, Origin, PayloadRef};
+use throughline_protocol::entry::{Body, Entry, Origin, PayloadRef};
 use throughline_protocol::fork::{Set, State};
 use throughline_protocol::id::{Cid, EntryCid, SessionId};
 use throughline_protocol::payload::Payload;
@@ -137,14 +137,10 @@ pub fn payload_kinds() -> Vec<&'static str> {
 /// What kind of payload an entry has: its type, for notes with the kind of note.
 #[must_use]
 pub fn payload_kind(body: &Body) -> String {
-    match body {
-        Body::Note(note) => format!("note {}", note_kind(note)),
-        other => other.type_name().to_owned(),
+    if let Body::Note(note) = body {
+        return format!("note {}", note.kind());
     }
-}
-
-fn note_kind(note: &Note) -> &'static str {
-    note.kind()
+    body.type_name().to_owned()
 }
 
 fn payload(record: &[u8]) -> String {

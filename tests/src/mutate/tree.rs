@@ -123,7 +123,12 @@ impl Node {
                     value.write(out, 0);
                 }
             }
-            other => return other.write(out, 0),
+            Node::Uint(_)
+            | Node::Negative(_)
+            | Node::Tag(..)
+            | Node::Raw(_)
+            | Node::Wide(..)
+            | Node::Indefinite(_) => return self.write(out, 0),
         }
         out.push(0xff);
     }
@@ -145,7 +150,7 @@ impl Node {
             Node::List(items) => items.iter().map(Node::count).sum(),
             Node::Map(pairs) => pairs.iter().map(|(_, value)| value.count()).sum(),
             Node::Tag(_, inner) | Node::Wide(_, inner) | Node::Indefinite(inner) => inner.count(),
-            _ => 0,
+            Node::Uint(_) | Node::Negative(_) | Node::Bytes(_) | Node::Text(_) | Node::Raw(_) => 0,
         }
     }
 
@@ -159,7 +164,7 @@ impl Node {
             Node::List(items) => items.iter_mut().find_map(|item| item.at(number)),
             Node::Map(pairs) => pairs.iter_mut().find_map(|(_, value)| value.at(number)),
             Node::Tag(_, inner) | Node::Wide(_, inner) | Node::Indefinite(inner) => inner.at(number),
-            _ => None,
+            Node::Uint(_) | Node::Negative(_) | Node::Bytes(_) | Node::Text(_) | Node::Raw(_) => None,
         }
     }
 }
@@ -591,14 +596,16 @@ fn change_inside(rng: &mut Rng, node: &mut Node) {
             let at = rng.below(pairs.len());
             pairs[at].1 = leaf(rng);
         }
-        Node::Tag(_, inner) => match **inner {
-            Node::Bytes(ref mut bytes) if rng.once_in(2) => {
-                bytes.truncate(1);
-                bytes.extend(cid(rng));
+        Node::Tag(_, inner) => {
+            if let Node::Bytes(bytes) = &mut **inner {
+                if rng.once_in(2) {
+                    bytes.truncate(1);
+                    bytes.extend(cid(rng));
+                } else {
+                    change_bytes(rng, bytes);
+                }
             }
-            Node::Bytes(ref mut bytes) => change_bytes(rng, bytes),
-            _ => {}
-        },
+        }
         Node::Wide(_, inner) | Node::Indefinite(inner) => change_inside(rng, inner),
         Node::Map(_) | Node::Raw(_) => *node = leaf(rng),
     }
