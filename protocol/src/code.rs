@@ -155,6 +155,7 @@ codes! {
     EpochOld "E_EPOCH_OLD" None "an epoch that is not newer than the one held" "The session has moved on: throughline status S.";
     Equivocation "EV_EQUIVOCATION" Author "the holder signed two histories" "Neither is taken until the owner decides with a handoff.";
     OwnerEquivocation "EV_OWNER_EQUIVOCATION" Author "the owner opened one epoch twice" "The session is frozen until a handoff of a higher epoch.";
+    Evidence "E_EVIDENCE" Peer "the file does not show what it claims" "Nothing follows from it, for or against anybody. Ask its maker for the session itself: throughline export S.";
     // refs, classes
     RefMismatch "E_REF_MISMATCH" Author "a Ref whose fields do not fit the session" "path, genesisBlob, generation and head must agree.";
     RefInconsistent "E_REF_INCONSISTENT" None "a Ref whose head is not on the chain that selection keeps" "Selection over everything held decides, not the order of arrival.";

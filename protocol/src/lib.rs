@@ -14,6 +14,7 @@ pub mod codec;
 pub mod content;
 pub mod control;
 pub mod entry;
+pub mod evidence;
 pub mod fork;
 pub mod handoff;
 pub mod id;

@@ -52,7 +52,7 @@ impl CidForms {
 }
 
 /// The `type` of a dag-cbor block, if it is a map with one.
-fn type_word(block: &Block) -> Result<Option<String>, Reject> {
+pub(crate) fn type_word(block: &Block) -> Result<Option<String>, Reject> {
     let (value, _) = codec::decode(block.bytes(), limits::ENTRY_DEPTH_MAX)?;
     Ok(value.as_map().and_then(|map| map.get("type")).and_then(Value::as_text).map(str::to_owned))
 }

@@ -19,7 +19,7 @@ pub use controls::{BlobHash, Controls, Inserted};
 pub(crate) use refs::Pins;
 pub use refs::{AnchoredBy, check_publishes, check_ref, check_tombstone};
 pub use rules::{Ending, Holds, Position, SessionFacts, Standing};
-pub(crate) use rules::{Lineage, Linked, Opening, begin, link};
+pub(crate) use rules::{Lineage, Linked, Opening, begin, link, role_under};
 pub use select::{Cut, Evidence, Mark, Selection, State};
 pub use set::{Judged, Set};
 pub use skeleton::Skeleton;

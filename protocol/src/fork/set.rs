@@ -250,6 +250,13 @@ impl<'a> Judged<'a> {
         self.tree.find(cid).is_some_and(|at| self.tree.nodes()[at].opening == Opening::Opens)
     }
 
+    /// The entry that opened the epoch of an entry that is in; in epoch 0 the genesis.
+    #[must_use]
+    pub fn opened_by(&self, cid: EntryCid) -> Option<EntryCid> {
+        let nodes = self.tree.nodes();
+        self.tree.find(cid).map(|at| nodes[nodes[at].root].position.cid)
+    }
+
     /// As what the signer of an entry that is in acted.
     #[must_use]
     pub fn standing(&self, cid: EntryCid) -> Option<Standing> {
