@@ -59,6 +59,15 @@ pub enum Change {
         /// The word now.
         to: String,
     },
+    /// There is evidence that was not held before.
+    Evidence {
+        /// The session, which need not be held.
+        session: SessionId,
+        /// The word of what it shows.
+        kind: String,
+        /// sha2-256 of the file.
+        id: [u8; 32],
+    },
     /// The state changed: active, frozen, retired.
     State {
         /// The session.
@@ -132,6 +141,9 @@ impl Change {
             Change::Verdict { session: id, from, to } => {
                 session("verdict", id).with("from", from.as_str()).with("to", to.as_str())
             }
+            Change::Evidence { session: of, kind, id } => {
+                session("evidence", of).with("kind", kind.as_str()).with("id", bytes_value(id))
+            }
             Change::State { session: id } => session("state", id),
             Change::Forgotten { session: id } => session("forgotten", id),
             Change::Control { owner, hash } => {
@@ -166,6 +178,11 @@ impl Change {
                 session: session()?,
                 from: fields.text("from")?.to_owned(),
                 to: fields.text("to")?.to_owned(),
+            },
+            "evidence" => Change::Evidence {
+                session: session()?,
+                kind: fields.text("kind")?.to_owned(),
+                id: fields.fixed("id")?,
             },
             "state" => Change::State { session: session()? },
             "forgotten" => Change::Forgotten { session: session()? },

@@ -5,6 +5,7 @@ use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 
 use crate::error::StoreError;
 use crate::events::{self, Change};
+use crate::evidence;
 use crate::index;
 use crate::payloads::{self, size_of};
 use crate::rows::{EntryRow, SessionRow, SideRow};
@@ -83,6 +84,7 @@ impl Step for Forget {
         for (digest, seq) in payloads::links_of(changes.txn, number)? {
             payloads::unlink(changes, &digest, number, seq)?;
         }
+        evidence::forget(changes, self.session)?;
         changes.remove(tables::CHAIN_STATES, number)?;
         changes.remove(tables::SESSIONS, number)?;
         changes.remove(tables::SESSION_IDS, self.session.genesis().digest())?;

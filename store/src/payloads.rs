@@ -14,8 +14,9 @@ use throughline_protocol::id::{EntryCid, HashKind, Seq, SessionId, UnixMillis};
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight, StoredFile};
-use crate::index;
+use crate::index::{self, Lane};
 use crate::rows::{BlockPlace, BlockRow, EntryRow};
+use crate::side;
 use crate::source::{Source, lookup};
 use crate::tables::{self, meta};
 use crate::writer::{Changes, Step, View};
@@ -327,7 +328,7 @@ impl Step for LinkBlocks {
     }
 }
 
-/// Drops payloads of entries of a main chain, with their salts.
+/// Drops payloads of a session's entries, on its main chain or beside it, with their salts.
 #[derive(Clone, Debug)]
 pub struct DropPayloads {
     /// The session.
@@ -363,24 +364,25 @@ impl DropPayloads {
         let number = index::need_session(view.txn, self.session)?.number;
         let table = view.txn.table(tables::ENTRIES)?;
         let mut digests = BTreeMap::new();
-        let mut add = |row: &[u8]| -> Result<(), StoreError> {
-            if let Some(payload) = EntryRow::from_bytes(row)?.payload {
-                digests.insert(*payload.digest(), ());
-            }
-            Ok(())
+        let mut add = |payload: Option<EntryCid>| {
+            digests.extend(payload.map(|payload| (*payload.digest(), ())));
         };
         match &self.which {
             Which::All => {
                 for row in table.range((number, 0)..=(number, u64::MAX))? {
-                    add(row?.1.value())?;
+                    add(EntryRow::from_bytes(row?.1.value())?.payload);
                 }
+                let beside = side::list(view.txn, number, None, usize::MAX)?;
+                beside.into_iter().for_each(|entry| add(entry.payload));
             }
             Which::Entries(cids) => {
                 for cid in cids {
                     let place = index::find(view.txn, *cid)?.filter(|place| place.session == number);
                     let Some(place) = place else { continue };
-                    if let Some(row) = table.get((number, place.seq.get()))? {
-                        add(row.value())?;
+                    if place.lane == Lane::Side {
+                        add(side::get(view.txn, number, *cid)?.and_then(|entry| entry.payload));
+                    } else if let Some(row) = table.get((number, place.seq.get()))? {
+                        add(EntryRow::from_bytes(row.value())?.payload);
                     }
                 }
             }

@@ -1,14 +1,17 @@
 //! Entries that are held and not on the main chain: branches, fenced and revoked tails. They are evidence: nothing here
-//! removes one but the whole session's going, and what peers may add has a quota.
+//! removes one but the whole session's going, and what peers may add has a quota, of each session and of the store.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use redb::ReadableTable;
-use throughline_protocol::block::Signed;
-use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId, UnixMillis};
+use throughline_protocol::verify::Prechecked;
 
 use crate::error::StoreError;
+use crate::files::{Files, INLINE_BYTES_MAX, InFlight};
 use crate::index::{self, Lane, Place};
-use crate::payloads::size_of;
+use crate::payloads::{self, size_of};
 use crate::rows::{SideRow, SideStatus};
 use crate::source::{Source, counter, lookup};
 use crate::tables::{self, meta};
@@ -84,17 +87,37 @@ pub(crate) fn put(
     Ok(())
 }
 
-/// Keeps entries as evidence.
+/// What may be kept beside the chains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SideLimits {
+    /// Side entries of the whole store, in bytes.
+    pub total_bytes_max: u64,
+    /// Side entries of one session and their payloads, in bytes.
+    pub session_bytes_max: u64,
+}
+
+/// Keeps entries as evidence, with their payloads.
 #[derive(Clone, Debug)]
 pub struct PutSide {
     /// The session, which must be held.
     pub session: SessionId,
-    /// Entries of it with their standing; those that are held already are passed over.
-    pub entries: Vec<(Signed<Entry>, SideStatus)>,
+    /// Entries of it with their standing, those first that have to be kept; those that are held already are passed over.
+    pub entries: Vec<(Prechecked, SideStatus)>,
+    /// How many of the first ones are kept although the session's quota is full: they show what the others only repeat.
+    pub needed: usize,
     /// When.
     pub at: UnixMillis,
-    /// What all side entries of this store may take, in bytes.
-    pub total_bytes_max: u64,
+    /// What there is room for.
+    pub limits: SideLimits,
+}
+
+/// What became of entries that were to be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SideKept {
+    /// They are new here.
+    pub stored: usize,
+    /// The session has no room for them.
+    pub dropped: usize,
 }
 
 /// What is new, and where.
@@ -102,40 +125,90 @@ pub struct PutSide {
 #[derive(Debug)]
 pub struct SidePlan {
     session: u64,
-    new: Vec<usize>,
+    new: Vec<(usize, Words)>,
+    dropped: usize,
+}
+
+/// Whether there is room for an entry's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Words {
+    Kept,
+    LeftOut,
+}
+
+/// What the side entries of a session take, payloads included.
+fn session_bytes(view: &View<'_>, session: u64) -> Result<u64, StoreError> {
+    let table = view.txn.table(tables::SIDE)?;
+    let mut bytes = 0_u64;
+    for row in table.range((session, &[0; 32])..=(session, &[0xff; 32]))? {
+        let (key, row) = row?;
+        let row = SideRow::from_bytes(EntryCid::from_digest(*key.value().1), row.value())?;
+        bytes = bytes.saturating_add(size_of(&row.bytes));
+        if let Some(payload) = row.payload {
+            let held = payloads::row(view.txn, payload.digest())?;
+            bytes = bytes.saturating_add(held.map_or(0, |row| row.size));
+        }
+    }
+    Ok(bytes)
 }
 
 impl Step for PutSide {
-    /// How many were new.
-    type Output = usize;
+    type Output = SideKept;
     type Error = StoreError;
     type Plan = SidePlan;
 
+    fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, StoreError> {
+        let payloads = self.entries.iter().filter_map(|(entry, _)| entry.payload());
+        let large = payloads.filter(|bytes| bytes.len() > INLINE_BYTES_MAX);
+        large.map(|bytes| Ok(files.put(bytes)?.1)).collect()
+    }
+
     fn check(&self, view: &View<'_>) -> Result<SidePlan, StoreError> {
         let session = index::need_session(view.txn, self.session)?.number;
-        let mut new = Vec::<usize>::new();
-        let mut asked_bytes = counter(view.txn, meta::SIDE_BYTES)?;
-        for (at, (signed, _)) in self.entries.iter().enumerate() {
+        let mut plan = SidePlan { session, new: Vec::new(), dropped: 0 };
+        let mut seen = BTreeSet::new();
+        let mut total_bytes = counter(view.txn, meta::SIDE_BYTES)?;
+        let mut own_bytes = None;
+        for (at, (entry, _)) in self.entries.iter().enumerate() {
+            let signed = entry.signed();
             if signed.value().session(signed.cid()) != self.session {
                 let code = throughline_protocol::code::Code::SessionMismatch;
                 return Err(StoreError::Refused(code.into()));
             }
-            let is_twice = new.iter().any(|other| self.entries[*other].0.cid() == signed.cid());
-            if !is_twice && index::find(view.txn, signed.cid())?.is_none() {
-                asked_bytes = asked_bytes.saturating_add(size_of(signed.bytes()));
-                new.push(at);
+            if !seen.insert(signed.cid()) || index::find(view.txn, signed.cid())?.is_some() {
+                continue;
             }
+            let held = match own_bytes {
+                Some(held) => held,
+                None => session_bytes(view, session)?,
+            };
+            let size = size_of(signed.bytes());
+            let with_words = size + entry.payload().map_or(0, |bytes| size_of(bytes));
+            let room = self.limits.session_bytes_max.saturating_sub(held);
+            let (words, taken) = match (with_words <= room, size <= room || at < self.needed) {
+                (true, _) => (Words::Kept, with_words),
+                (false, true) => (Words::LeftOut, size),
+                (false, false) => {
+                    own_bytes = Some(held);
+                    plan.dropped += 1;
+                    continue;
+                }
+            };
+            own_bytes = Some(held.saturating_add(taken));
+            total_bytes = total_bytes.saturating_add(size);
+            plan.new.push((at, words));
         }
-        if asked_bytes > self.total_bytes_max {
-            let max_bytes = self.total_bytes_max;
+        if total_bytes > self.limits.total_bytes_max {
+            let (asked_bytes, max_bytes) = (total_bytes, self.limits.total_bytes_max);
             return Err(StoreError::Quota { what: "the evidence area", asked_bytes, max_bytes });
         }
-        Ok(SidePlan { session, new })
+        Ok(plan)
     }
 
-    fn write(self, plan: SidePlan, changes: &Changes<'_>) -> Result<usize, StoreError> {
-        for at in &plan.new {
-            let (signed, status) = &self.entries[*at];
+    fn write(self, plan: SidePlan, changes: &Changes<'_>) -> Result<SideKept, StoreError> {
+        for (at, words) in &plan.new {
+            let (entry, status) = &self.entries[*at];
+            let signed = entry.signed();
             let row = SideRow {
                 status: *status,
                 seq: signed.value().seq(),
@@ -144,7 +217,27 @@ impl Step for PutSide {
                 bytes: signed.bytes().to_vec(),
             };
             put(changes, plan.session, signed.cid(), &row)?;
+            let bytes = entry.payload().filter(|_| *words == Words::Kept);
+            if let (Some(payload), Some(bytes)) = (row.payload, bytes) {
+                put_words(changes, plan.session, row.seq, payload, bytes)?;
+            }
         }
-        Ok(plan.new.len())
+        Ok(SideKept { stored: plan.new.len(), dropped: plan.dropped })
     }
+}
+
+/// Stores the payload of a side entry, linked as those of the chain are.
+fn put_words(
+    changes: &Changes<'_>,
+    session: u64,
+    seq: Seq,
+    payload: EntryCid,
+    bytes: &[u8],
+) -> Result<(), StoreError> {
+    if payloads::is_refused(changes.txn, payload.digest())? {
+        return Ok(());
+    }
+    payloads::link(changes, payload.digest(), session, seq)?;
+    let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(bytes);
+    payloads::put(changes, payload.digest(), size_of(bytes), inline, 0)
 }

@@ -29,6 +29,9 @@ pub(crate) const ENTRIES: TableDefinition<'static, (u64, u64), Row> = TableDefin
 pub(crate) const INDEX: TableDefinition<'static, Digest32, (u64, u64, u8)> = TableDefinition::new("index_v1");
 /// (session number, entry digest) → [`crate::rows::SideRow`]: held, but not on the main chain.
 pub(crate) const SIDE: TableDefinition<'static, (u64, Digest32), Row> = TableDefinition::new("side_v1");
+/// (genesis digest, accusation) → [`crate::evidence::KeptEvidence`]; the session need not be held.
+pub(crate) const EVIDENCE: TableDefinition<'static, (Digest32, Row), Row> =
+    TableDefinition::new("evidence_v1");
 
 /// Digest → bytes of a payload of at most 16 KiB.
 pub(crate) const PAYLOADS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("payloads_v1");
@@ -107,6 +110,8 @@ pub(crate) mod meta {
     pub(crate) const BLOCK_BYTES: &str = "block_bytes";
     /// Bytes of side entries.
     pub(crate) const SIDE_BYTES: &str = "side_bytes";
+    /// Bytes of files of evidence.
+    pub(crate) const EVIDENCE_BYTES: &str = "evidence_bytes";
     /// Bytes of staged blocks.
     pub(crate) const STAGING_BYTES: &str = "staging_bytes";
 }
@@ -125,6 +130,7 @@ pub(crate) fn create_all(txn: &redb::WriteTransaction) -> Result<(), redb::Table
         ENTRIES,
         INDEX,
         SIDE,
+        EVIDENCE,
         PAYLOADS,
         BLOCKS,
         LEASES
