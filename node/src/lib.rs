@@ -12,6 +12,7 @@ pub mod config;
 pub mod core;
 pub mod demo;
 pub mod dirs;
+mod exhibit;
 pub mod keys;
 pub mod moves;
 pub mod net;

@@ -280,6 +280,33 @@ impl Step for MarkTold {
     }
 }
 
+/// Lets evidence go that turned out to show nothing: an anchor that came late keeps what was cut.
+#[derive(Clone, Debug)]
+pub struct DropEvidence {
+    /// The session.
+    pub session: SessionId,
+    /// What nobody is accused of any more.
+    pub accusation: Accusation,
+}
+
+impl Step for DropEvidence {
+    type Output = ();
+    type Error = StoreError;
+    type Plan = Option<KeptEvidence>;
+
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+        get(view.txn, self.session, &self.accusation)
+    }
+
+    fn write(self, held: Self::Plan, changes: &Changes<'_>) -> Result<(), StoreError> {
+        let Some(held) = held else { return Ok(()) };
+        let key = key_of(&held.accusation);
+        changes.remove(tables::EVIDENCE, (self.session.genesis().digest(), key.as_slice()))?;
+        changes.count(meta::EVIDENCE_BYTES, 0, size_of(&held.bytes))?;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 #[path = "evidence_tests.rs"]
 mod tests;

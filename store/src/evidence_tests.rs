@@ -92,6 +92,10 @@ fn evidence_survives_a_restart_and_goes_with_its_session() {
     assert_eq!(reader().sessions_with_evidence(Evident::All, 9).unwrap().len(), 2);
     assert_eq!(reader().sessions_with_evidence(Evident::All, 1).unwrap().len(), 1);
     assert_eq!(&reader().evidence(id).unwrap()[0].bytes[..], &exhibit.bytes()[..]);
+    let accusation = foreign.accusation();
+    store.run(DropEvidence { session: other.session(), accusation }).unwrap();
+    assert_eq!(reader().evidence(other.session()).unwrap(), []);
+    store.run(put(&foreign, OnOther::Keep)).unwrap();
     let tip = session.head().entry.cid();
     store.run(Forget { session: id, expected_tip: tip, at: now() }).unwrap();
     assert_eq!(reader().evidence(id).unwrap(), []);

@@ -62,7 +62,9 @@ pub use ancestry::OnChain;
 pub use control::{OwnerDigest, PutControls};
 pub use error::{AdoptError, GuardError, OpenError, StoreError};
 pub use events::{Change, Event, EventPage, PutNote};
-pub use evidence::{EvidenceLimits, Evident, KeptEvidence, MarkTold, OnOther, Put, PutEvidence};
+pub use evidence::{
+    DropEvidence, EvidenceLimits, Evident, KeptEvidence, MarkTold, OnOther, Put, PutEvidence,
+};
 pub use files::{FileReader, FileWriter, INLINE_BYTES_MAX, StoredFile};
 pub use forget::Forget;
 pub use fsck::{ChainCheck, Fsck, Problem};

@@ -241,3 +241,7 @@ fn put_words(
     let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(bytes);
     payloads::put(changes, payload.digest(), size_of(bytes), inline, 0)
 }
+
+#[cfg(test)]
+#[path = "side_tests.rs"]
+pub(crate) mod tests;

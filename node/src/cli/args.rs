@@ -143,6 +143,9 @@ pub(crate) enum Command {
         after_help = "Exit 0 only for valid and sealed; 3 corrupt, 4 incomplete, 5 forked or frozen, 6 valid with a cut tail."
     )]
     Verify(c::verify::VerifyArgs),
+    /// Histories that exclude each other, side by side; their evidence; the owner's way out
+    #[command(after_help = "Exit as verify: 5 forked or frozen, 6 valid with a cut tail.")]
+    Fork(c::fork::ForkArgs),
     /// What an error code or a verdict means and what to do next
     Explain(c::explain::ExplainArgs),
     /// Bring in a Claude Code transcript or a session CAR

@@ -34,6 +34,7 @@ pub(crate) fn page(answer: &Value) -> Page {
         ));
     }
     page.bold(summary(answer));
+    evidence(&mut page, view::at(answer, "/evidence"));
     tail(&mut page, view::at(answer, "/tail"));
     fork(&mut page, view::at(answer, "/fork"));
     let problem = view::at(answer, "/firstProblem");
@@ -107,6 +108,20 @@ fn tail(page: &mut Page, tail: &Value) {
             format::short(view::text(tail, "/signer")),
         ),
     );
+}
+
+/// What a file of evidence shows, and what it does not.
+fn evidence(page: &mut Page, evidence: &Value) {
+    if evidence.is_null() {
+        return;
+    }
+    let shows = view::text(evidence, "/shows");
+    page.plain(format!("this file is evidence of {shows}, not the session: {}", view::text(evidence, "/id")));
+    if shows == "revoked-tail" {
+        page.plain(
+            "it shows the revocation; an anchor that is not in the file may keep the entry all the same",
+        );
+    }
 }
 
 fn fork(page: &mut Page, fork: &Value) {

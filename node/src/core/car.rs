@@ -45,6 +45,9 @@ impl Node {
     /// # Errors
     /// `E_CAR_…` and what else reading refuses when not even a genesis stands in it.
     pub fn verify_car(&self, spool: &Path, head: Option<EntryCid>, payloads: PayloadUse) -> Answer<Value> {
+        if let Some(bytes) = evidence_in(spool)? {
+            return Ok(crate::exhibit::verified(&crate::exhibit::check(bytes)?));
+        }
         let (report, _) = audit(spool, Asked { head, payloads })?;
         Ok(crate::report::verify(&report, "file"))
     }
@@ -55,6 +58,10 @@ impl Node {
     /// `E_CAR_…`, `E_CID_MISMATCH` and whatever reading refuses. A verdict that is not valid is an answer, not an error; then nothing is
     /// adopted when the chain is corrupt or incomplete.
     pub fn take_car(&self, spool: &Path, dry_run: bool) -> Answer<Value> {
+        if evidence_in(spool)?.is_some() {
+            let what = "expected a session, got evidence about one";
+            return Err(Problem::new(Code::CarRoot, what).hint("throughline fork import FILE"));
+        }
         let (report, refused) = audit(spool, Asked { head: None, payloads: PayloadUse::Present })?;
         if let Some(reject) = refused {
             return Err(reject.into());
@@ -113,6 +120,12 @@ impl Node {
         let out = std::mem::take(&mut export.out);
         (export.send)(out)
     }
+}
+
+/// The file's bytes, if it is evidence and no session.
+fn evidence_in(spool: &Path) -> Answer<Option<Vec<u8>>> {
+    let read = std::fs::File::open(spool).and_then(|mut file| crate::exhibit::read_if_evidence(&mut file));
+    read.map_err(|error| Problem::new(Code::StoreIo, format!("reading the CAR: {error}")))
 }
 
 /// Takes a verified file in, a batch at a time.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
-use throughline_protocol::entry::{Body, Entry};
+use throughline_protocol::entry::Body;
 use throughline_protocol::fork::{Ending, Holds, Mark};
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
 use throughline_protocol::verify::{
@@ -16,7 +16,7 @@ use throughline_protocol::verify::{
 };
 use throughline_store::{
     AdoptError, AdoptOptions, GuardUse, NewTail, PutSide, Reader, ReplaceTail, SessionRow, SessionState,
-    SetSelection, SideStatus, StagingUse, StoreError, Summary,
+    SetSelection, SideKept, SideLimits, SideStatus, StagingUse, StoreError, Summary,
 };
 
 use super::evaluate::{Evaluated, Takeover};
@@ -25,8 +25,8 @@ use super::seal_up::links_of;
 use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 
-/// Bytes of side entries in the whole store.
-const SIDE_BYTES_MAX: u64 = 256 << 20;
+/// Side entries of the whole store, and of one session with their payloads: in bytes.
+const SIDE_LIMITS: SideLimits = SideLimits { total_bytes_max: 256 << 20, session_bytes_max: 16 << 20 };
 
 /// A decision.
 pub(super) struct Change<'s, 'r> {
@@ -40,10 +40,18 @@ pub(super) struct Change<'s, 'r> {
     /// How many leave.
     pub(super) left: u64,
     /// New entries to keep beside it.
-    pub(super) aside: Vec<(Signed<Entry>, SideStatus)>,
+    pub(super) aside: Aside,
     /// Whether the session is in dispute: then the evidence is the verdict.
     pub(super) disputed: bool,
     pub(super) refused: Option<(u64, Reject)>,
+}
+
+/// Entries to keep beside the chain, those first that show a fault.
+#[derive(Default)]
+pub(super) struct Aside {
+    pub(super) entries: Vec<(Prechecked, SideStatus)>,
+    /// How many show a fault: they are kept although the session's room is used up.
+    pub(super) needed: usize,
 }
 
 /// What goes along with a change of the chain.
@@ -121,17 +129,25 @@ impl Change<'_, '_> {
 
     /// Stores new evidence. When its area is full, what is settled goes on without; a dispute cannot be without it.
     fn keep_aside(&self, step: &Move<'_>) -> Answer<u64> {
-        if self.aside.is_empty() {
+        if self.aside.entries.is_empty() {
             return Ok(0);
         }
+        let Aside { entries, needed } = &self.aside;
         let put = PutSide {
             session: step.session,
-            entries: self.aside.clone(),
+            entries: entries.clone(),
+            needed: *needed,
             at: now(),
-            total_bytes_max: SIDE_BYTES_MAX,
+            limits: SIDE_LIMITS,
         };
         match step.node.store().run(put) {
-            Ok(stored) => Ok(stored as u64),
+            Ok(SideKept { stored, dropped }) => {
+                if dropped > 0 {
+                    let session = step.session.short();
+                    tracing::warn!(session, dropped, "no room for more entries beside the chain");
+                }
+                Ok(stored as u64)
+            }
             Err(error @ StoreError::Quota { .. }) if !self.disputed => {
                 let session = step.session.short();
                 tracing::warn!(code = error.code().name(), "evidence of {session} is not kept: {error}");

@@ -142,7 +142,10 @@ impl Node {
             way = if stored == 0 || grants_only { Way::Either } else { Way::Whole };
         }
         let input = Input { entries: &entries, controls: &controls, staging, way };
-        let evaluated = self.settle(session, &input)?;
+        let mut evaluated = self.settle(session, &input)?;
+        if evaluated.taken() == Taken::Advanced {
+            self.recall_evidence(session, &mut evaluated)?;
+        }
         if stored > 0 || evaluated.kept_aside > 0 || evaluated.taken() == Taken::Advanced {
             self.after_commit(session);
         }
@@ -200,7 +203,7 @@ impl Node {
         Ok(())
     }
 
-    fn settle(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
+    pub(super) fn settle(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
         let _turn = self.turn(session);
         // A move may still change the tip between the snapshot and the commit; then the decision is made again.
         for _ in 0..ATTEMPTS {
@@ -242,7 +245,9 @@ impl Node {
                 let calm = matches!(row.summary.verdict.as_str(), "valid" | "sealed" | "incomplete");
                 let side = if calm { reader.side_entries(row.session, None, PAGE)? } else { Vec::new() };
                 let tells = |status| status != throughline_store::SideStatus::Branch;
-                if row.summary.verdict == "incomplete" || side.iter().any(|side| tells(side.status)) {
+                let unshown = !calm && reader.evidence(row.session)?.is_empty();
+                let incomplete = row.summary.verdict == "incomplete";
+                if incomplete || unshown || side.iter().any(|side| tells(side.status)) {
                     self.judge_again(row.session)?;
                 }
             }

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
+use throughline_protocol::evidence::{self, Charge};
 use throughline_protocol::fork::{Controls, Judged, Mark, Selection, Set, State};
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{ChainState, Prechecked};
 use throughline_store::{Reader, SessionRow, SideStatus, Summary};
 
 use super::Node;
-use super::change::{Change, Move};
+use super::change::{Aside, Change, Move};
 use super::controls::controls_of;
 use super::evaluate::{Evaluated, Input, owner_of};
 use crate::api::error::Answer;
@@ -96,6 +97,7 @@ impl<'r> Scene<'r> {
         let left = &self.main[common..];
         let tail = &path[common..];
         let state = ChainState::at(&judged, self.set.controls(), target);
+        let charges = evidence::charges(&judged, &selection);
         let change = Change {
             scene: self,
             base: common
@@ -104,7 +106,7 @@ impl<'r> Scene<'r> {
             tail,
             leaving: left.iter().filter_map(|cid| Some((*cid, status_of(&selection, *cid)?))).collect(),
             left: left.len() as u64,
-            aside: self.aside(&selection, &path),
+            aside: self.aside(&selection, &path, &charges),
             disputed: is_disputed(&selection),
             refused,
         };
@@ -117,7 +119,10 @@ impl<'r> Scene<'r> {
             controls: input.controls,
             summary: self.summary(&judged, &selection, &path, state.as_ref())?,
         };
-        change.carry_out(step, state.map(|state| state.tip()))
+        let evaluated = change.carry_out(step, state.map(|state| state.tip()))?;
+        super::evidence::keep(node, self, input.controls, &charges);
+        super::evidence::withdraw(node, self, &judged, &charges);
+        Ok(evaluated)
     }
 
     /// Decides only: the verdict, where the chain would end, and what is refused.
@@ -175,13 +180,21 @@ impl<'r> Scene<'r> {
     }
 
     /// New entries that are allowed and not on the main chain.
-    fn aside(&self, selection: &Selection, path: &[EntryCid]) -> Vec<(Signed<Entry>, SideStatus)> {
+    fn aside(&self, selection: &Selection, path: &[EntryCid], charges: &[Charge]) -> Aside {
         let on_path = |entry: &Signed<Entry>| {
             let seq = usize::try_from(entry.value().seq().get()).ok();
             seq.and_then(|seq| path.get(seq)).is_some_and(|cid| *cid == entry.cid())
         };
-        let new = self.new.values().map(Prechecked::signed).filter(|entry| !on_path(entry));
-        new.filter_map(|entry| Some((entry.clone(), status_of(selection, entry.cid())?))).collect()
+        let new = self.new.values().filter(|entry| !on_path(entry.signed()));
+        let mut entries: Vec<(Prechecked, SideStatus)> = new
+            .filter_map(|entry| Some((entry.clone(), status_of(selection, entry.signed().cid())?)))
+            .collect();
+        let shows =
+            |entry: &Prechecked| charges.iter().any(|charge| charge.entries.contains(&entry.signed().cid()));
+        // What shows a fault before what repeats it; then the lowest, since the others stand on them.
+        entries.sort_by_cached_key(|(entry, _)| (!shows(entry), entry.signed().value().seq()));
+        let needed = entries.iter().take_while(|(entry, _)| shows(entry)).count();
+        Aside { entries, needed }
     }
 
     /// What lists show after it.
@@ -217,7 +230,7 @@ pub(super) fn is_disputed(selection: &Selection) -> bool {
     matches!(selection.state, State::Forked | State::Frozen)
 }
 
-fn prev_of(judged: &Judged<'_>, cid: EntryCid) -> Option<EntryCid> {
+pub(super) fn prev_of(judged: &Judged<'_>, cid: EntryCid) -> Option<EntryCid> {
     judged.skeleton(cid).and_then(throughline_protocol::fork::Skeleton::prev)
 }
 

@@ -105,12 +105,12 @@ fn problems(row: &SessionRow) -> Vec<Value> {
         "forked" => found.push(problem(
             "EV_EQUIVOCATION",
             "the holder signed two histories",
-            format!("throughline move {short} --to PEER --source offline"),
+            format!("throughline fork {short}"),
         )),
         "frozen" => found.push(problem(
             "EV_OWNER_EQUIVOCATION",
             "the owner opened one epoch twice",
-            format!("throughline move {short} --to PEER --source offline"),
+            format!("throughline fork {short}"),
         )),
         "revoked-tail" => found.push(problem(
             "E_REVOKED",

@@ -21,13 +21,14 @@ use crate::dirs::{Dirs, Environment};
 use crate::keys::NodeKeys;
 
 /// A forged entry and the file that carries it.
-pub(super) struct Forged {
+#[derive(Clone, Debug)]
+pub struct Forged {
     /// A session CAR whose root is the entry.
-    pub(super) car: Vec<u8>,
+    pub car: Vec<u8>,
     /// The entry.
-    pub(super) cid: EntryCid,
+    pub cid: EntryCid,
     /// Its position.
-    pub(super) seq: Seq,
+    pub seq: Seq,
 }
 
 /// A session as far as one signer wrote it.
@@ -45,7 +46,10 @@ struct Held {
 }
 
 /// Signs one more entry of the session in `car`, with the node key of `home`, on the last entry of that key.
-pub(super) fn forge_entry(home: &Path, car: &[u8]) -> Answer<Forged> {
+///
+/// # Errors
+/// What the key files or the CAR are refused for; `E_INCOMPLETE` when the key signed nothing in it.
+pub fn forge_entry(home: &Path, car: &[u8]) -> Answer<Forged> {
     let dirs = Dirs::locate(Some(home), &Environment::default());
     let dirs = dirs.map_err(|error| Problem::new(error.code(), error.to_string()))?;
     let keys = NodeKeys::load(&dirs).map_err(|error| Problem::new(error.code(), error.to_string()))?;

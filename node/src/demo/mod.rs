@@ -17,11 +17,11 @@
 mod actor;
 mod aftermath;
 mod facts;
-mod forge;
 mod stage;
 mod story;
 
 pub mod copy;
+pub mod forge;
 pub mod hostile;
 
 use std::path::PathBuf;

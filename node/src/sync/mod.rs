@@ -16,6 +16,7 @@ mod claims;
 mod contacts;
 mod dialer;
 mod driver;
+mod evidence;
 mod fault;
 mod fetch;
 mod follow;
@@ -31,6 +32,8 @@ mod shared;
 mod testbench;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_evidence;
 #[cfg(test)]
 mod tests_follow;
 #[cfg(test)]

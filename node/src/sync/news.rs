@@ -9,21 +9,23 @@ use libp2p::PeerId;
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::{Control, Role};
-use throughline_protocol::entry::Entry;
+use throughline_protocol::entry::{Body, Entry, Handoff};
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::wire::announce::{self, Acting, Announcement, News};
+use throughline_store::{Pin, PinDepth, SetPin};
 
+use super::evidence;
 use super::follow::{self, Scope};
 use super::shared::{Shared, blocking};
 use crate::api::error::Answer;
-use crate::core::{Node, controls_of};
+use crate::core::{Node, Source, controls_of, now};
 use crate::net::{GossipId, Verdict, principal_of};
 
 /// What a checked announcement means here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Worth {
+pub(super) enum Worth {
     /// It fits what is held, or there is nothing to hold it against.
     Good,
     /// It was signed under a capability that is revoked or not held.
@@ -45,6 +47,9 @@ pub(super) async fn take_gossip(
     owner: Principal,
     data: Vec<u8>,
 ) {
+    if !shared.evidence.allows(from, &data) {
+        return shared.net.report(id, Verdict::Ignore).await;
+    }
     let checked = blocking(move || Ok(announce::check(owner, &data, &mut VerifyingKeys::default()))).await;
     let announcement = match checked {
         Ok(Ok(announcement)) => announcement,
@@ -63,7 +68,15 @@ pub(super) async fn take_gossip(
         Ok(Worth::Good) => shared.net.report(id, Verdict::Accept).await,
         Ok(Worth::Doubtful) | Err(_) => return shared.net.report(id, Verdict::Ignore).await,
     }
+    let told = match &announcement.news {
+        // Accepting it passed it on.
+        News::Evidence(exhibit) => Some((exhibit.session(), exhibit.accusation())),
+        News::Head { .. } | News::Handoff { .. } | News::Tombstone(_) => None,
+    };
     act(&shared, from, owner, announcement).await;
+    if let Some((session, accusation)) = told {
+        evidence::mark_told(&shared, session, accusation).await;
+    }
 }
 
 /// Takes an announcement that a peer handed over directly. The answer says nothing about what is held.
@@ -72,6 +85,9 @@ pub(super) async fn take_announced(
     from: PeerId,
     message: Arc<[u8]>,
 ) -> Result<(), Reject> {
+    if !shared.evidence.allows(from, &message) {
+        return Err(Reject::new(Code::Quota, "too much evidence at a time; say it later"));
+    }
     let checked = blocking(move || {
         let mut keys = VerifyingKeys::default();
         Ok(owner_of(&message).and_then(|owner| Ok((owner, announce::check(owner, &message, &mut keys)?))))
@@ -99,6 +115,9 @@ fn verdict_of(reject: &Reject) -> Verdict {
 
 /// The owner whose topic a message belongs to.
 fn owner_of(message: &[u8]) -> Result<Principal, Reject> {
+    if let Some(exhibit) = announce::evidence(message, &mut VerifyingKeys::default())? {
+        return Ok(exhibit.owner());
+    }
     let message = announce::Message::decode(message)?;
     match Decoded::<Control>::decode(Arc::clone(&message.blob)) {
         Ok(control) => Ok(match control.value() {
@@ -117,6 +136,9 @@ fn owner_of(message: &[u8]) -> Result<Principal, Reject> {
 
 /// Whether what was signed under a capability is covered by one that is held or came along, and live.
 async fn weigh(shared: &Shared, owner: Principal, announcement: &Announcement) -> Result<Worth, Reject> {
+    if let News::Evidence(exhibit) = &announcement.news {
+        return evidence::weigh(shared, exhibit).await;
+    }
     let cited = match announcement.authority {
         Acting::Owner => return Ok(Worth::Good),
         Acting::Under(cited) | Acting::Cited(cited) => cited,
@@ -124,7 +146,7 @@ async fn weigh(shared: &Shared, owner: Principal, announcement: &Announcement) -
     let came = announcement.control.clone();
     let signer = match &announcement.news {
         News::Head { reference, .. } => reference.value().signer,
-        News::Handoff { .. } | News::Tombstone(_) => owner,
+        News::Handoff { .. } | News::Tombstone(_) | News::Evidence(_) => owner,
     };
     let weighed = shared.on_node(move |node| {
         let mut controls = controls_of(&node.reader()?, owner, None)?;
@@ -163,6 +185,11 @@ fn take(node: &Node, owner: Principal, announcement: Announcement) -> Answer<Tod
     }
     let mut controls = announcement.control;
     let todo = match announcement.news {
+        News::Evidence(exhibit) => {
+            drop(reader);
+            node.take_evidence(&exhibit, Source::Peer)?;
+            return Ok(Todo::Nothing);
+        }
         News::Tombstone(tombstone) => {
             controls.push(Signed::<Control>::check(
                 Arc::clone(tombstone.bytes()),
@@ -178,13 +205,34 @@ fn take(node: &Node, owner: Principal, announcement: Announcement) -> Answer<Tod
             }
             pull_unless_held(&reader, head.session, head.head)?
         }
-        News::Handoff { entry, session } => pull_unless_held(&reader, session, entry.cid())?,
+        News::Handoff { entry, session } => {
+            keep_what_is_handed_over(node, &reader, owner, session, entry.value())?;
+            pull_unless_held(&reader, session, entry.cid())?
+        }
     };
     drop(reader);
     if !controls.is_empty() {
         node.take_controls(controls)?;
     }
     Ok(todo)
+}
+
+/// The owner of this node makes it the holder of a session that it does not know yet: then the session is this node's to keep.
+fn keep_what_is_handed_over(
+    node: &Node,
+    reader: &throughline_store::Reader,
+    owner: Principal,
+    session: SessionId,
+    handoff: &Entry,
+) -> Answer<()> {
+    let Body::Handoff(Handoff { holder: Some(holder), .. }) = &handoff.body else { return Ok(()) };
+    let known = reader.session(session)?.is_some() || reader.pin(session)?.is_some();
+    if known || *holder != node.principal() || node.owner() != Some(owner) {
+        return Ok(());
+    }
+    let pin = Some(Pin { since: now(), depth: PinDepth::Files });
+    node.store().run(SetPin { session, pin, at: now() })?;
+    Ok(())
 }
 
 fn pull_unless_held(reader: &throughline_store::Reader, session: SessionId, head: EntryCid) -> Answer<Todo> {

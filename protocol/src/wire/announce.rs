@@ -14,6 +14,7 @@ use crate::code::{Code, Reject};
 use crate::codec::{self, Map, Value};
 use crate::control::{Capability, Control, Ref, Role, SessionHead, Tombstone};
 use crate::entry::Entry;
+use crate::evidence::Exhibit;
 use crate::id::{Cid, Epoch, Principal, Seq, SessionId};
 use crate::limits;
 use crate::schema::{self, Fields};
@@ -127,6 +128,37 @@ impl Hint {
     }
 }
 
+/// Reads the evidence of a message, if it is such a message.
+///
+/// # Errors
+/// Size and codec of the message; `E_SCHEMA_EXCLUSIVE` for one that announces something else too; as [`Exhibit::check`].
+pub fn evidence(bytes: &[u8], keys: &mut VerifyingKeys) -> Result<Option<Exhibit>, Reject> {
+    check_size(bytes)?;
+    let (value, _) = codec::decode(bytes, limits::ENTRY_DEPTH_MAX)?;
+    let Some(map) = value.as_map() else { return Ok(None) };
+    let Some(file) = map.get(EVIDENCE) else { return Ok(None) };
+    if map.iter().count() > 1 {
+        // So a message tells by its first bytes whether checking it will cost signatures.
+        return Err(Reject::new(Code::SchemaExclusive, "expected evidence alone, got more"));
+    }
+    let file =
+        file.as_bytes().ok_or_else(|| Reject::new(Code::SchemaType, "expected bytes in `evidence`"))?;
+    Exhibit::check(file, keys).map(Some)
+}
+
+/// The message that tells evidence. It holds the whole file, so whoever gets it can judge it before passing it on.
+///
+/// # Errors
+/// `E_TOO_BIG`: then it is not told; who compares heads finds the branches all the same.
+pub fn evidence_message(exhibit: &Exhibit) -> Result<Vec<u8>, Reject> {
+    let bytes = codec::encode_map(&Map::new().with(EVIDENCE, &exhibit.bytes()[..]));
+    check_size(&bytes)?;
+    Ok(bytes)
+}
+
+/// The key of a message that tells evidence.
+const EVIDENCE: &str = "evidence";
+
 /// A checked announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
@@ -159,6 +191,8 @@ pub enum News {
     },
     /// A revocation.
     Tombstone(Signed<Tombstone>),
+    /// Evidence: it says itself what it shows, whoever tells it.
+    Evidence(Box<Exhibit>),
 }
 
 /// Under what an announced blob was signed.
@@ -179,6 +213,7 @@ impl Announcement {
         match &self.news {
             News::Head { head, .. } => Some(head.session),
             News::Handoff { session, .. } => Some(*session),
+            News::Evidence(exhibit) => Some(exhibit.session()),
             News::Tombstone(_) => None,
         }
     }
@@ -187,10 +222,20 @@ impl Announcement {
 /// Checks a message on the topic of `owner`.
 ///
 /// # Errors
-/// Size, codec and schema of the message; then of each blob size, codec, schema, key and signature; `E_TYPE` for a blob
+/// Size, codec and schema of the message, as [`evidence`]; then of each blob size, codec, schema, key and signature; `E_TYPE` for a blob
 /// that is not announced; `E_TOPIC` for a blob of another owner; an `E_CAP_…` code for a signer who is not the owner and
 /// whose capability is missing or does not fit; `E_REF_MISMATCH` for a Ref that is not a session's.
 pub fn check(owner: Principal, bytes: &[u8], keys: &mut VerifyingKeys) -> Result<Announcement, Reject> {
+    if let Some(exhibit) = evidence(bytes, keys)? {
+        on_topic(owner, exhibit.owner())?;
+        let news = News::Evidence(Box::new(exhibit));
+        return Ok(Announcement {
+            news,
+            authority: Acting::Owner,
+            control: Vec::new(),
+            hint: Hint::default(),
+        });
+    }
     let message = Message::decode(bytes)?;
     let news = read_news(&message.blob, keys)?;
     let mut control = Vec::with_capacity(message.control.len());
@@ -212,6 +257,8 @@ pub fn check(owner: Principal, bytes: &[u8], keys: &mut VerifyingKeys) -> Result
             on_topic(owner, tombstone.value().signer)?;
             Acting::Owner
         }
+        // It is told in a message of its own, which was read above.
+        News::Evidence(_) => return Err(Code::Internal.into()),
     };
     Ok(Announcement { news, authority, control, hint: message.hint })
 }

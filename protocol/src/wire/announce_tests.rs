@@ -127,3 +127,53 @@ fn topics_name_their_owner() {
         assert_eq!(topic_owner(other), None, "{other}");
     }
 }
+
+/// Evidence of a fork at the genesis of a session of the test account, and its owner.
+fn exhibit() -> (Principal, Exhibit) {
+    use crate::evidence::{build, charges};
+    use crate::testing::SessionBuilder;
+    let session = SessionBuilder::new("told");
+    let server = Arc::clone(&session.server1);
+    let (mut one, mut other) = (session.clone().branch("one"), session.clone().branch("other"));
+    one.response(&server, "one", &[]);
+    other.response(&server, "other", &[]);
+    let mut set = crate::fork::Set::new(session.session());
+    session.controls().iter().for_each(|control| {
+        set.insert_control(control);
+    });
+    let built: Vec<_> =
+        one.entries().iter().chain(other.entries()).map(|built| built.entry.clone()).collect();
+    built.iter().for_each(|entry| {
+        set.insert_entry(entry);
+    });
+    let judged = set.judge();
+    let charge = charges(&judged, &judged.selection()).remove(0);
+    let entry = |cid| built.iter().find(|entry| entry.cid() == cid).map(|entry| Arc::clone(entry.bytes()));
+    let control = |cid: &Cid| {
+        session.controls().iter().map(Signed::bytes).find(|bytes| cid.matches(bytes)).map(Arc::clone)
+    };
+    let exhibit = build(&charge, entry, control).unwrap();
+    (exhibit.owner(), exhibit)
+}
+
+#[test]
+fn evidence_is_told_whole_and_judged_by_its_own_bytes() {
+    let (owner, exhibit) = exhibit();
+    let message = evidence_message(&exhibit).unwrap();
+    let announced = check(owner, &message, &mut VerifyingKeys::default()).unwrap();
+    assert_eq!(announced.session(), Some(exhibit.session()));
+    assert_eq!(announced.news, News::Evidence(Box::new(exhibit.clone())));
+    let code = |owner, bytes: &[u8]| check(owner, bytes, &mut VerifyingKeys::default()).unwrap_err().code;
+    assert_eq!(code(key(OWNER).principal(), &message), Code::Topic, "of another owner");
+    let with = |file: &[u8]| codec::encode_map(&Map::new().with("evidence", file));
+    assert_eq!(code(owner, &with(b"")), Code::CarTruncated);
+    let mut damaged = exhibit.bytes().to_vec();
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    assert_eq!(code(owner, &with(&damaged)), Code::CidMismatch);
+    let both = codec::encode_map(&Map::new().with("blob", &b"x"[..]).with("evidence", &exhibit.bytes()[..]));
+    assert_eq!(code(owner, &both), Code::SchemaExclusive);
+    let text = codec::encode_map(&Map::new().with("evidence", "a file"));
+    assert_eq!(code(owner, &text), Code::SchemaType);
+    assert_eq!(code(owner, &with(&[0; limits::ANNOUNCEMENT_BYTES_MAX])), Code::TooBig);
+}

@@ -3,6 +3,7 @@
 mod appends;
 mod controls;
 mod events;
+mod evidence;
 mod files;
 pub(crate) mod home;
 mod import;

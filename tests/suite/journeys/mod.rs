@@ -7,6 +7,7 @@ mod append;
 mod authority;
 mod bad_inputs;
 pub(crate) mod fixtures;
+mod forking;
 mod import;
 mod local_api;
 mod moving;

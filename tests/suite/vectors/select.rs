@@ -1,10 +1,14 @@
 //! `vectors/select`: every case, in several orders of arrival.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::Value;
+use throughline_protocol::code::Code;
+use throughline_protocol::evidence::{self, Exhibit};
 use throughline_protocol::fork::{Selection, Set, State};
-use throughline_protocol::id::EntryCid;
+use throughline_protocol::id::{Cid, EntryCid};
+use throughline_protocol::sign::VerifyingKeys;
 
 use super::forge::{Blob, Forge, Id, Kind, Spec, Step, What};
 use super::{Files, records};
@@ -19,6 +23,7 @@ pub(super) fn check(files: &Files) {
         check_expected(number, case, &forge, &first);
         check_orders(number, &forge, &first);
         check_reasons(number, &forge, &first);
+        check_evidence(number, &forge, &first);
     }
 }
 
@@ -26,6 +31,55 @@ pub(super) fn check(files: &Files) {
 pub(super) fn set_records(files: &Files) -> Vec<throughline_tests::differ::Record> {
     let cases = files.json("select/cases.json");
     records(&cases, 654).iter().map(|case| forge_of(case).set_record()).collect()
+}
+
+/// Whatever a set gives evidence of can be shown to a stranger, and is the same file in any order of arrival.
+fn check_evidence(number: usize, forge: &Forge, selection: &Selection) {
+    let exhibits = exhibits(&forge.set(), forge);
+    let blobs: Vec<&Blob> = forge.blobs().map(|(_, blob)| blob).collect();
+    for order in 0..ORDERS {
+        let mut set = Set::new(forge.session());
+        shuffled(blobs.len(), number as u64 * ORDERS + order)
+            .into_iter()
+            .for_each(|at| blobs[at].insert_into(&mut set));
+        assert_eq!(self::exhibits(&set, forge), exhibits, "case {number}: another order, other evidence");
+    }
+    if matches!(selection.state, State::Frozen | State::Forked) {
+        let shows = |exhibit: &Exhibit| {
+            matches!(
+                exhibit.accusation().kind,
+                evidence::Kind::Equivocation | evidence::Kind::OwnerEquivocation
+            )
+        };
+        assert!(exhibits.iter().any(shows), "case {number}: a dispute that cannot be shown");
+    }
+    // A stranger that holds nothing else finds the same entries in it, each signed and of this session.
+    for exhibit in &exhibits {
+        let again = Exhibit::check(Arc::clone(exhibit.bytes()), &mut VerifyingKeys::default());
+        assert_eq!(again.as_ref(), Ok(exhibit), "case {number}");
+    }
+}
+
+fn exhibits(set: &Set, forge: &Forge) -> Vec<Exhibit> {
+    let judged = set.judge();
+    let entry = |cid: EntryCid| {
+        forge.blobs().find_map(|(_, blob)| match blob {
+            Blob::Entry(entry) if entry.cid() == cid => Some(Arc::clone(entry.bytes())),
+            Blob::Entry(_) | Blob::Control(_) => None,
+        })
+    };
+    let control = |cid: &Cid| {
+        forge.blobs().find_map(|(_, blob)| match blob {
+            Blob::Control(control) if cid.matches(control.bytes()) => Some(Arc::clone(control.bytes())),
+            Blob::Entry(_) | Blob::Control(_) => None,
+        })
+    };
+    let charges = evidence::charges(&judged, &judged.selection());
+    let made = charges.iter().map(|charge| evidence::build(charge, entry, control));
+    // A tombstone that keeps the session through an entry on another branch shows nothing about that entry.
+    made.filter(|made| !matches!(made, Err(reject) if reject.code == Code::Evidence))
+        .collect::<Result<_, _>>()
+        .expect("what there is evidence of can be shown")
 }
 
 /// Any order of arrival, asked on the way or not, gives the same selection.

@@ -309,6 +309,7 @@ fn check_announcement(record: &Json, faults: &mut Faults) {
         News::Head { .. } => ("Ref", name == "announce-ref"),
         News::Handoff { .. } => ("SessionHandoff", true),
         News::Tombstone(_) => ("CapabilityTombstone", true),
+        News::Evidence(_) => ("evidence", true),
     };
     let expected = match name {
         "announce-ref" | "announce-holder-ref" => "Ref",

@@ -18,7 +18,7 @@ use futures::stream;
 use serde_json::{Value, json};
 use throughline_protocol::block::Decoded;
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId};
 use throughline_store::{Change, Event, EventPage, Reader, StoredEntry};
 use tokio::sync::watch;
 
@@ -312,7 +312,14 @@ fn told_of_other(reader: &Reader, event: &Event, filter: &Filter) -> Answer<Vec<
             json!({"session": session.to_string(), "keptThrough": keep_through.get(), "entries": entries}),
         )],
         Change::Verdict { session, from, to } if about(session) => {
-            vec![("verdict", json!({"session": session.to_string(), "from": from, "to": to}))]
+            // How far it holds now: the event itself may be old.
+            let head = reader.session(*session)?.and_then(|row| row.summary.head);
+            let at = head.map(|head| json!({"seq": head.seq.get(), "cid": head.cid.to_string()}));
+            vec![("verdict", json!({"session": session.to_string(), "from": from, "to": to, "at": at}))]
+        }
+        Change::Evidence { session, kind, id } if about(session) => {
+            let id = Cid::from_parts(Codec::Raw, HashKind::Sha256, *id);
+            vec![("fork", json!({"session": session.to_string(), "shows": kind, "id": id.to_string()}))]
         }
         Change::State { session } if about(session) => {
             let state = reader.session(*session)?.map(|row| crate::core::shape::state_word(&row));
@@ -348,6 +355,7 @@ fn told_of_other(reader: &Reader, event: &Event, filter: &Filter) -> Answer<Vec<
         Change::Entries { .. }
         | Change::Cut { .. }
         | Change::Verdict { .. }
+        | Change::Evidence { .. }
         | Change::State { .. }
         | Change::Forgotten { .. }
         | Change::Pin { .. }

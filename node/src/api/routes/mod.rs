@@ -3,6 +3,7 @@
 mod control;
 mod entries;
 mod events;
+mod evidence;
 mod files;
 mod info;
 mod input;
@@ -32,6 +33,7 @@ pub(super) fn all() -> Router<App> {
         .merge(network::routes())
         .merge(moves::routes())
         .merge(events::routes())
+        .merge(evidence::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

@@ -83,7 +83,7 @@ pub(crate) fn run(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
 }
 
 /// A file that becomes `path` when it is whole, in the same directory so that renaming is one step.
-fn beside(path: &Path) -> Answer<NamedTempFile> {
+pub(super) fn beside(path: &Path) -> Answer<NamedTempFile> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     NamedTempFile::new_in(dir).map_err(|error| refusal::write(path, error))
 }

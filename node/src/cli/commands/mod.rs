@@ -11,6 +11,7 @@ pub(super) mod demo;
 pub(super) mod explain;
 pub(super) mod export;
 pub(super) mod fetch;
+pub(super) mod fork;
 pub(super) mod fsck;
 pub(super) mod grant;
 pub(super) mod handoff;
@@ -50,6 +51,7 @@ pub(crate) fn run(ctx: &Context, command: &Command) -> Answer<Outcome> {
         Command::Show(args) => show::run(ctx, args),
         Command::Log(args) => log::run(ctx, args),
         Command::Verify(args) => verify::run(ctx, args),
+        Command::Fork(args) => fork::run(ctx, args),
         Command::Explain(args) => explain::run(args),
         Command::Import(args) => import::run(ctx, args),
         Command::Append(args) => append::run(ctx, args),

@@ -65,9 +65,20 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value) -> Page {
             format!("{}   fix: {}", view::text(item, "/message"), view::text(item, "/fix")),
         );
     }
+    let totals = view::at(status, "/totals");
+    let (forked, cut) = (view::number(totals, "/forked"), view::number(totals, "/cutTail"));
+    if forked + cut > 0 && args.session.is_none() {
+        page.mark(
+            Mark::Warning,
+            format!("{forked} forked or frozen, {cut} with a cut tail: throughline fork S"),
+        );
+    }
     let sessions = view::items(status, "/sessions");
+    // What somebody has to look at comes first; the others keep their order.
+    let mut shown: Vec<&Value> = sessions.iter().collect();
+    shown.sort_by_key(|session| !has_problem(session));
     let limit = if args.all || args.problems { usize::MAX } else { SHOWN };
-    for session in sessions.iter().take(limit) {
+    for session in shown.into_iter().take(limit) {
         page.row(row(session));
     }
     if sessions.len() > limit {

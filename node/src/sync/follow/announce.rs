@@ -9,6 +9,7 @@ use libp2p::PeerId;
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::control::{Control, Ref};
 use throughline_protocol::entry::{Body, Entry};
+use throughline_protocol::evidence::Accusation;
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
 use throughline_protocol::wire::announce::{Hint, Message};
 use throughline_protocol::wire::chain::{ChainAsk, OwnerState};
@@ -17,6 +18,7 @@ use tokio::sync::Notify;
 
 use crate::api::error::Answer;
 use crate::core::{Node, controls_of};
+use crate::sync::evidence;
 use crate::sync::fault::PeerFault;
 use crate::sync::peers;
 use crate::sync::policy::{Asker, Gate, Party, Reach, View};
@@ -77,6 +79,8 @@ struct Letter {
     /// Whether it may be read by anybody.
     on_topic: bool,
     readers: Vec<PeerId>,
+    /// The evidence that it tells, which is told once.
+    evidence: Option<(SessionId, Accusation)>,
 }
 
 /// Announces what is put into the outbox.
@@ -113,10 +117,15 @@ fn letters(shared: &Shared, node: &Node, session: SessionId, askers: &[Asker]) -
     let reader = node.reader()?;
     let Some(view) = View::read(&reader, session)? else { return Ok(Vec::new()) };
     let tip = view.row.tip;
-    if !shared.outbox.is_new(session, tip.cid) {
+    let untold = evidence::untold(&reader, session)?;
+    let moved = shared.outbox.is_new(session, tip.cid);
+    if !moved && untold.is_empty() {
         return Ok(Vec::new());
     }
     let mut told = Vec::new();
+    if !moved {
+        return evidence_letters(shared, &reader, &view, untold, askers);
+    }
     let handoff = reader.entry_at(session, tip.seq)?.filter(|stored| is_handoff(&stored.bytes));
     told.extend(handoff.map(|stored| Arc::<[u8]>::from(stored.bytes)));
     let holder_ref = node.holder_ref(session)?;
@@ -125,13 +134,7 @@ fn letters(shared: &Shared, node: &Node, session: SessionId, askers: &[Asker]) -
         told.push(Arc::clone(reference.bytes()));
     }
     let reader = node.reader()?;
-    let mut readers = Vec::new();
-    for asker in askers {
-        let mut gate = Gate::new(&reader, asker, &shared.targets, &shared.classes);
-        if gate.session(session)?.is_some_and(|seen| seen.reach == Reach::Whole) {
-            readers.push(asker.peer);
-        }
-    }
+    let readers = readers_of(shared, &reader, session, askers)?;
     let controls = controls_of(&reader, view.row.owner, None)?;
     let shown = published(&reader, &shared.classes, &view, &controls)?;
     let on_topic = shown.is_some_and(|mark| mark.cid == tip.cid);
@@ -140,9 +143,35 @@ fn letters(shared: &Shared, node: &Node, session: SessionId, askers: &[Asker]) -
     let letter = |blob: Arc<[u8]>| -> Answer<Letter> {
         let control = cited(&reader, owner, &blob)?;
         let message = Message { blob, control, hint: hint.clone() }.encode()?;
-        Ok(Letter { owner, message: message.into(), on_topic, readers: readers.clone() })
+        let readers = readers.clone();
+        Ok(Letter { owner, message: message.into(), on_topic, readers, evidence: None })
     };
-    told.into_iter().map(letter).collect()
+    let mut letters = told.into_iter().map(letter).collect::<Answer<Vec<_>>>()?;
+    letters.extend(evidence_letters(shared, &reader, &view, untold, askers)?);
+    Ok(letters)
+}
+
+/// What is still to be told of a session's evidence: to everybody where it is public, else to those who may read all of it.
+fn evidence_letters(
+    shared: &Shared,
+    reader: &Reader,
+    view: &View,
+    untold: Vec<evidence::Untold>,
+    askers: &[Asker],
+) -> Answer<Vec<Letter>> {
+    if untold.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (session, owner) = (view.row.session, view.row.owner);
+    let readers = readers_of(shared, reader, session, askers)?;
+    let shown = published(reader, &shared.classes, view, &controls_of(reader, owner, None)?)?;
+    let on_topic = evidence::is_public(view.state.class(), shown);
+    let told = untold.into_iter().filter_map(|(accusation, message)| Some((accusation, message?)));
+    let letter = |(accusation, message)| {
+        let evidence = Some((session, accusation));
+        Letter { owner, message, on_topic, readers: readers.clone(), evidence }
+    };
+    Ok(told.map(letter).collect())
 }
 
 /// A holder's Ref that publishes is kept: it decides what strangers see.
@@ -184,12 +213,17 @@ fn cited(reader: &Reader, owner: Principal, blob: &Arc<[u8]>) -> Answer<Vec<Arc<
 
 async fn post_all(shared: &Arc<Shared>, letters: Vec<Letter>) {
     for letter in letters {
-        if letter.on_topic
-            && let Err(error) = shared.net.publish(letter.owner, letter.message.to_vec()).await
-        {
-            tracing::debug!(%error, "not published");
+        let mut reached = 0;
+        if letter.on_topic {
+            match shared.net.publish(letter.owner, letter.message.to_vec()).await {
+                Ok(_) => reached += 1,
+                Err(error) => tracing::debug!(%error, "not published"),
+            }
         }
-        post(shared, letter.owner, &letter.readers, &letter.message).await;
+        reached += post(shared, letter.owner, &letter.readers, &letter.message).await;
+        if let (Some((session, accusation)), 1..) = (letter.evidence, reached) {
+            evidence::mark_told(shared, session, accusation).await;
+        }
     }
 }
 
@@ -273,7 +307,7 @@ fn gather(
         };
         let control = cited(&reader, owner, blob)?;
         let message = Message { blob: Arc::clone(blob), control, hint: Hint::default() }.encode()?;
-        letters.push(Letter { owner, message: message.into(), on_topic, readers });
+        letters.push(Letter { owner, message: message.into(), on_topic, readers, evidence: None });
     }
     let held = reader.owner_digest(owner)?;
     Ok((letters, parties, OwnerState { owner, count: held.count, digest: held.digest }))

@@ -22,6 +22,7 @@ use crate::core::Node;
 use crate::net::principal_of;
 use crate::sync::claims::{Failed, Teller};
 use crate::sync::contacts::Taken;
+use crate::sync::evidence;
 use crate::sync::fault::PeerFault;
 use crate::sync::fetch::{FollowedUp, Provider, mark_of};
 use crate::sync::shared::Shared;
@@ -158,6 +159,7 @@ pub(in crate::sync) async fn run(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        evidence::remind(&shared).await;
         for connected in shared.net.connected().await {
             pull(&shared, connected.peer, Scope::All);
         }
