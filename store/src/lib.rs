@@ -82,7 +82,7 @@ pub use read_blocks::Found;
 pub use read_entries::{Entries, StoredEntry};
 pub use rows::{GuardRow, Pin, PinDepth, SessionRow, SessionState, SideStatus, Summary};
 pub use sessions::{RaiseFence, SetSelection, SetState};
-pub use side::{PutSide, SideEntry, SideKept, SideLimits};
+pub use side::{PutSide, RestateSide, SideEntry, SideKept, SideLimits};
 pub use staging::{Stage, StagingQuota, Unstage};
 pub use sweep::{Sweep, Swept};
 pub use throughline_protocol::fork::Mark;

@@ -1,7 +1,7 @@
 //! Entries that are held and not on the main chain: branches, fenced and revoked tails. They are evidence: nothing here
 //! removes one but the whole session's going, and what peers may add has a quota, of each session and of the store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use redb::ReadableTable;
@@ -223,6 +223,35 @@ impl Step for PutSide {
             }
         }
         Ok(SideKept { stored: plan.new.len(), dropped: plan.dropped })
+    }
+}
+
+/// Notes why entries that are held beside the chain are there now: what comes later may change it.
+#[derive(Clone, Debug)]
+pub struct RestateSide {
+    /// The session.
+    pub session: SessionId,
+    /// The entries and their standing; those that are not held beside the chain are passed over.
+    pub statuses: BTreeMap<EntryCid, SideStatus>,
+}
+
+impl Step for RestateSide {
+    type Output = ();
+    type Error = StoreError;
+    type Plan = u64;
+
+    fn check(&self, view: &View<'_>) -> Result<u64, StoreError> {
+        Ok(index::need_session(view.txn, self.session)?.number)
+    }
+
+    fn write(self, session: u64, changes: &Changes<'_>) -> Result<(), StoreError> {
+        for (cid, status) in self.statuses {
+            let Some(held) = get(changes.txn, session, cid)? else { continue };
+            let SideEntry { seq, since, payload, bytes, .. } = held;
+            let row = SideRow { status, seq, since, payload, bytes };
+            changes.put(tables::SIDE, (session, cid.digest()), row.to_bytes().as_slice())?;
+        }
+        Ok(())
     }
 }
 

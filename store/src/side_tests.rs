@@ -37,6 +37,11 @@ fn evidence_is_kept_within_its_quota() {
     assert_eq!(store.run(foreign).unwrap_err().code(), Code::SessionMismatch);
     let side = store.reader().unwrap().side_entry(branch.head().entry.cid()).unwrap().unwrap();
     assert_eq!((side.status, side.since), (SideStatus::Forked, now()));
+    let (fenced, main) = (branch.head().entry.cid(), builder.head().entry.cid());
+    let statuses = [(fenced, SideStatus::Fenced), (main, SideStatus::Fenced)].into();
+    store.run(RestateSide { session: builder.session(), statuses }).unwrap();
+    let side = store.reader().unwrap().side_entry(fenced).unwrap().unwrap();
+    assert_eq!((side.status, side.since), (SideStatus::Fenced, now()));
     assert_eq!(store.reader().unwrap().payload(side.payload.unwrap()).unwrap(), present(&branch));
     assert_clean(&store, builder.controls());
 }

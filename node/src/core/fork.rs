@@ -15,7 +15,7 @@ use throughline_store::Reader;
 use super::base::need_session;
 use super::controls::controls_of;
 use super::evidence::evidence_of;
-use super::scene::{Scene, is_disputed, path_to, prev_of};
+use super::scene::{Scene, from_store, is_disputed, path_to, prev_of};
 use super::{Node, shape};
 use crate::api::error::Answer;
 
@@ -149,7 +149,7 @@ fn words_of(reader: &Reader, entries: &[EntryCid]) -> Answer<Vec<String>> {
     let (mut words, mut chars) = (Vec::new(), 0);
     for cid in entries.iter().take(COMPARED_MAX) {
         let Some((_, stored)) = reader.entry(*cid)? else { continue };
-        let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
+        let signed = from_store(stored.bytes)?;
         let (payload, _) = shape::payload_of(reader, &signed)?;
         let text = payload.map(|payload| payload.text()).unwrap_or_default();
         for word in text.split_whitespace() {

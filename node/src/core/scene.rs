@@ -13,7 +13,7 @@ use throughline_protocol::evidence::{self, Charge};
 use throughline_protocol::fork::{Controls, Judged, Mark, Selection, Set, State};
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{ChainState, Prechecked};
-use throughline_store::{Reader, SessionRow, SideStatus, Summary};
+use throughline_store::{Reader, RestateSide, SessionRow, SideStatus, Summary};
 
 use super::Node;
 use super::change::{Aside, Change, Move};
@@ -34,6 +34,8 @@ pub(super) struct Scene<'r> {
     /// The main chain, genesis first: an entry's index is its seq.
     pub(super) main: Vec<EntryCid>,
     pub(super) new: BTreeMap<EntryCid, Prechecked>,
+    /// What is held beside the main chain, and why it was put there.
+    side: BTreeMap<EntryCid, SideStatus>,
 }
 
 impl<'r> Scene<'r> {
@@ -64,7 +66,15 @@ impl<'r> Scene<'r> {
         controls: Controls,
     ) -> Answer<Self> {
         let set = Set::with_controls(session, controls);
-        let mut scene = Scene { reader, session, row, set, main: Vec::new(), new: BTreeMap::new() };
+        let mut scene = Scene {
+            reader,
+            session,
+            row,
+            set,
+            main: Vec::new(),
+            new: BTreeMap::new(),
+            side: BTreeMap::new(),
+        };
         let Some(row) = &scene.row else { return Ok(scene) };
         for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
             let signed = from_store(stored?.bytes)?;
@@ -77,6 +87,7 @@ impl<'r> Scene<'r> {
             let Some(last) = page.last() else { return Ok(scene) };
             after = Some(last.cid);
             for side in page {
+                scene.side.insert(side.cid, side.status);
                 scene.set.insert_entry(&from_store(side.bytes)?);
             }
         }
@@ -120,6 +131,10 @@ impl<'r> Scene<'r> {
             summary: self.summary(&judged, &selection, &path, state.as_ref())?,
         };
         let evaluated = change.carry_out(step, state.map(|state| state.tip()))?;
+        let statuses = self.restated(&selection);
+        if !statuses.is_empty() {
+            node.store().run(RestateSide { session: self.session, statuses })?;
+        }
         super::evidence::keep(node, self, input.controls, &charges);
         super::evidence::withdraw(node, self, &judged, &charges);
         Ok(evaluated)
@@ -195,6 +210,12 @@ impl<'r> Scene<'r> {
         entries.sort_by_cached_key(|(entry, _)| (!shows(entry), entry.signed().value().seq()));
         let needed = entries.iter().take_while(|(entry, _)| shows(entry)).count();
         Aside { entries, needed }
+    }
+
+    /// Entries beside the chain that stand there for another reason than they did. Those that came onto it are none.
+    fn restated(&self, selection: &Selection) -> BTreeMap<EntryCid, SideStatus> {
+        let now = self.side.iter().filter_map(|(cid, was)| Some((*cid, *was, status_of(selection, *cid)?)));
+        now.filter(|(_, was, now)| was != now).map(|(cid, _, now)| (cid, now)).collect()
     }
 
     /// What lists show after it.
