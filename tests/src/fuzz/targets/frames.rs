@@ -96,6 +96,7 @@ pub(in crate::fuzz) fn announcement(data: &[u8]) {
                 News::Head { reference, .. } => reference.value().owner(),
                 News::Handoff { entry, .. } => entry.value().owner(),
                 News::Tombstone(tombstone) => tombstone.value().signer,
+                News::Evidence(exhibit) => exhibit.owner(),
             };
             assert_eq!(named, owner);
             assert_eq!(announce::topic_owner(&announce::topic(named)), Some(owner));
