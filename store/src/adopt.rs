@@ -18,6 +18,7 @@ use crate::error::{AdoptError, StoreError};
 use crate::events::{self, Change};
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight};
 use crate::guard::{self, GuardUse};
+use crate::health::Urgency;
 use crate::idempotency::{self, Idempotency, Used};
 use crate::index::{self, Lane, Place};
 use crate::payloads::{self, size_of};
@@ -428,6 +429,13 @@ impl Step for ReplaceTail {
 
     fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, AdoptError> {
         Ok(put_large_payloads(files, self.tail.entries())?)
+    }
+
+    fn urgency(&self) -> Urgency {
+        match self.tail {
+            NewTail::Segment(_) => Urgency::Ordinary,
+            NewTail::Cut(_) => Urgency::Urgent,
+        }
     }
 
     fn check(&self, view: &View<'_>) -> Result<TailPlan, AdoptError> {

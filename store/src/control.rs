@@ -15,6 +15,7 @@ use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, Sessio
 use crate::control_quota;
 use crate::error::StoreError;
 use crate::events::{self, Change};
+use crate::health::Urgency;
 use crate::payloads::Stored;
 use crate::rows::ControlRow;
 use crate::source::{Source, lookup};
@@ -214,6 +215,11 @@ impl Step for PutControls {
     type Output = Vec<Stored>;
     type Error = StoreError;
     type Plan = ();
+
+    fn urgency(&self) -> Urgency {
+        let revokes = self.controls.iter().any(|control| matches!(control.value(), Control::Tombstone(_)));
+        if revokes { Urgency::Urgent } else { Urgency::Ordinary }
+    }
 
     fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
         self.controls.iter().try_for_each(check).map_err(StoreError::Refused)?;

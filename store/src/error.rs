@@ -98,6 +98,15 @@ impl StoreError {
         self.code().fault()
     }
 
+    /// Whether the disk, or the user's share of it, had no room.
+    pub(crate) fn is_storage_full(&self) -> bool {
+        if let StoreError::Io { source, .. } | StoreError::Database(redb::Error::Io(source)) = self {
+            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        } else {
+            false
+        }
+    }
+
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         StoreError::Corrupt { what: what.into() }
     }
@@ -113,11 +122,17 @@ impl StoreError {
 
 impl From<redb::Error> for StoreError {
     fn from(error: redb::Error) -> Self {
+        /// What a page that is damaged makes of a read: a place behind the end of the file, or no database at all.
+        const DAMAGE: [io::ErrorKind; 2] = [io::ErrorKind::UnexpectedEof, io::ErrorKind::InvalidData];
         if let redb::Error::Corrupted(what) = error {
-            StoreError::corrupt(what)
-        } else {
-            StoreError::Database(error)
+            return StoreError::corrupt(what);
         }
+        if let redb::Error::Io(error) = &error
+            && DAMAGE.contains(&error.kind())
+        {
+            return StoreError::corrupt(format!("store.redb: {error}"));
+        }
+        StoreError::Database(error)
     }
 }
 

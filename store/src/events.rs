@@ -212,6 +212,12 @@ pub(crate) fn newest(source: &impl Source) -> Result<u64, StoreError> {
     Ok(counter(source, meta::NEXT_EVENT)?.saturating_sub(1))
 }
 
+/// Reads one row.
+pub(crate) fn read(id: u64, row: &[u8]) -> Result<Event, StoreError> {
+    let fields = Fields::read(row, "event")?;
+    Ok(Event { id, at: fields.millis("at")?, change: Change::read(&fields)? })
+}
+
 /// At most `limit` events after `id`.
 pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<EventPage, StoreError> {
     let newest = newest(source)?;
@@ -223,8 +229,7 @@ pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<Event
     let mut events = Vec::new();
     for row in table.range(id + 1..)?.take(limit) {
         let (id, row) = row?;
-        let fields = Fields::read(row.value(), "event")?;
-        events.push(Event { id: id.value(), at: fields.millis("at")?, change: Change::read(&fields)? });
+        events.push(read(id.value(), row.value())?);
     }
     Ok(EventPage::Events(events))
 }

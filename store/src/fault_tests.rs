@@ -1,193 +1,229 @@
-//! A disk that fails: at every call in turn, once, and from then on. Nothing acknowledged may be lost, nothing may be half
-//! there, and the store takes no writes any more.
+//! A disk that fails, fills up or writes short, at every call in turn. Nothing acknowledged may be lost, nothing may be half
+//! there, reading goes on, and what cannot be known to be on the disk is neither read nor built on.
 
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-use redb::backends::FileBackend;
-use redb::{Database, StorageBackend};
 use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::Codec;
 
 use crate::fixture::*;
+use crate::sim_tests::*;
+use crate::testing::{Fault, ModelDisk};
 use crate::*;
 
-/// Calls that still succeed; below zero each one fails.
-type Left = Arc<AtomicI64>;
+/// Acts that touch everything: rows, payload files, a removal.
+const ACTS: [Act; 8] = [
+    Act::Append(0),
+    Act::Append(0),
+    Act::Append(1),
+    Act::Stream(1),
+    Act::Put(1),
+    Act::Append(0),
+    Act::Redact(0),
+    Act::Append(0),
+];
 
-#[derive(Debug)]
-struct Faulty {
-    file: FileBackend,
-    left: Left,
+/// Codes of an act that the disk failed, at once or before.
+const DISK_CODES: [Code; 2] = [Code::StoreIo, Code::StoreReadOnly];
+
+/// Runs the acts on a disk that fails at a call; returns after how many they ended, and the disk healed.
+struct Broken {
+    disk: ModelDisk,
+    store: Store,
+    /// The act that the fault hit, if it was told.
+    told: Option<usize>,
+    /// Whether the fault came at all.
+    came: bool,
 }
 
-impl Faulty {
-    fn step(&self) -> io::Result<()> {
-        if self.left.fetch_sub(1, Ordering::SeqCst) > 0 {
-            Ok(())
-        } else {
-            Err(io::Error::other("the disk failed"))
+fn broken(dir: &Path, plan: impl FnOnce(&ModelDisk)) -> Broken {
+    let disk = ModelDisk::new();
+    let store = open(&disk, dir).unwrap();
+    plan(&disk);
+    let mut told = None;
+    for (number, act) in ACTS.iter().enumerate() {
+        match apply(&store, *act) {
+            Err(code) if DISK_CODES.contains(&code) => {
+                told = Some(number);
+                break;
+            }
+            Ok(()) | Err(_) => {}
         }
     }
-}
-
-impl StorageBackend for Faulty {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.step()?;
-        self.file.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.step()?;
-        self.file.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.step() {
-            // Torn: the first half reaches the disk.
-            self.file.write(offset, &data[..data.len() / 2])?;
-            return Err(error);
-        }
-        self.file.write(offset, data)
-    }
-}
-
-fn open(dir: &Path, left: &Left) -> Store {
-    let opened = crate::open::open_with(dir, &options(), |path, _| {
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .unwrap();
-        let file = FileBackend::new(file).unwrap();
-        let faulty = Faulty { file, left: Arc::clone(left) };
-        Database::builder().create_with_backend(faulty).map_err(|error| redb::Error::from(error).into())
-    })
-    .unwrap();
-    Store::start(opened, None).unwrap()
+    let came = disk.heal();
+    Broken { disk, store, told, came }
 }
 
 #[test]
-fn a_disk_that_fails_at_any_call_loses_nothing_acknowledged() {
-    let builder = session("faults", 6);
-    let mut failures = 0;
-    for calls in 0.. {
-        let home = Home::new();
-        let left = Left::new(AtomicI64::new(i64::MAX));
-        let store = open(&home.path(), &left);
-        store.adopt(segment(&builder, 0, 1), activated()).unwrap();
-        left.store(calls, Ordering::SeqCst);
-        let mut acknowledged = 0;
-        let mut refused = None;
-        for number in 1..=6 {
-            match store.adopt(segment(&builder, number, number + 1), signed(&builder)) {
-                Ok(_) => acknowledged = number,
-                Err(error) => {
-                    refused = Some(error.code());
-                    break;
-                }
+fn a_write_that_fails_at_any_call_loses_nothing_and_reading_goes_on() {
+    let home = Home::new();
+    let good = run(&home.path(), &ACTS);
+    for fault in [Fault::Failed, Fault::ShortFailed, Fault::Full, Fault::ShortFull] {
+        let mut hits = 0;
+        // Every call for those that do nothing; a write that is cut short differs at writes only.
+        let step = if fault.is_short() { 3 } else { 1 };
+        for calls in (0..).step_by(step) {
+            let broken = broken(&home.path(), |disk| disk.fail_write_after(calls, fault));
+            if !broken.came {
+                break;
+            }
+            hits += 1;
+            let what = format!("{fault:?} after {calls} calls");
+            let may_be_done = matches!(fault, Fault::Full | Fault::ShortFull);
+            assert_reads(&broken, &good, may_be_done, &what);
+            let mut held = match broken.told {
+                // What was hit was housekeeping that nobody waits for, or removes a file that was written for nothing.
+                None => ACTS.len(),
+                Some(act) => act,
+            };
+            let is_over = broken.store.read_only_reason().is_some();
+            if broken.told.is_some() && matches!(fault, Fault::Full | Fault::ShortFull) && !is_over {
+                // There is room: it goes on by itself, from the act that was refused.
+                finish(&broken.store, held);
+                held = ACTS.len();
+            } else if broken.told.is_some() && is_over {
+                let pin = SetPin { session: WORLD.sessions[0].session(), pin: None, at: now() };
+                assert_eq!(broken.store.run(pin).unwrap_err().code(), Code::StoreReadOnly, "{what}");
+            }
+            let Broken { disk, store, .. } = broken;
+            drop(store);
+            let store = open(&disk, &home.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(store.fsck().unwrap().is_clean(), "{what}");
+            finish(&store, held);
+            // Events number what came before; all else is the same whichever way it came about.
+            let differing = difference(&dump(&store).unwrap(), &good.dumps[ACTS.len()]);
+            assert!(
+                differing.iter().all(|table| table == "EVENTS" || table == "META"),
+                "{what}: {differing:?}"
+            );
+        }
+        assert!(hits > 20, "{fault:?}: only {hits} calls could fail");
+    }
+}
+
+/// What is read is what was acknowledged. When the disk was full, it may also be the act that was under way: the database was
+/// opened again as after a restart, which makes durable what it finds.
+fn assert_reads(broken: &Broken, good: &Run, may_be_done: bool, what: &str) {
+    let Some(act) = broken.told else { return };
+    let now = dump(&broken.store).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let is_done = may_be_done && now == good.dumps[act + 1];
+    let before = &good.dumps[act];
+    assert!(is_done || now == *before, "{what}: act {act}: {:?} differ", difference(&now, before));
+}
+
+/// The acts from one on, done again by a caller that does not know how far it came.
+fn finish(store: &Store, from: usize) {
+    for (number, act) in ACTS.iter().enumerate().skip(from) {
+        if let Act::Append(session) = act {
+            // Its key tells whether it was done: as long as it should be, it is.
+            let wanted = ACTS[..=number].iter().filter(|other| *other == act).count();
+            if length(store, *session).unwrap() >= wanted {
+                continue;
             }
         }
-        if refused.is_none() {
+        apply(store, *act).unwrap();
+    }
+}
+
+#[test]
+fn a_read_that_fails_is_told_and_nothing_is_lost() {
+    let home = Home::new();
+    let good = run(&home.path(), &ACTS);
+    let disk = good.disk.clone();
+    let mut hits = 0;
+    for calls in 0.. {
+        disk.fail_read_after(calls);
+        let outcome = open(&disk, &home.path()).map_err(|error| error.code());
+        let read = outcome.and_then(|store| dump(&store).map_err(|error| error.code()));
+        if !disk.heal() {
             break;
         }
-        failures += 1;
-        assert_eq!(refused, Some(Code::StoreReadOnly), "after {calls} calls");
-        assert!(store.read_only_reason().is_some());
-        // Reads go on; writes do not, even if the disk is well again.
-        left.store(i64::MAX, Ordering::SeqCst);
-        let pin = SetPin { session: builder.session(), pin: None, at: now() };
-        assert_eq!(store.run(pin).unwrap_err().code(), Code::StoreReadOnly);
-        assert_eq!(store.file_writer().unwrap_err().code(), Code::StoreReadOnly);
-        drop(store);
-
-        let store = home.open();
-        let row = store.reader().unwrap().session(builder.session()).unwrap().unwrap();
-        let held = usize::try_from(row.tip.seq.get()).unwrap();
-        // The one that failed may have reached the disk all the same; it was never acknowledged.
-        assert!(held == acknowledged || held == acknowledged + 1, "{calls}: {held} against {acknowledged}");
-        assert_holds(&store, &builder.at(held));
-        let guard = store.reader().unwrap().guard(builder.session()).unwrap().unwrap();
-        assert_eq!(guard.cid, builder.entries()[held].entry.cid(), "{calls}");
+        hits += 1;
+        match read {
+            Ok(dump) => assert_eq!(dump, good.dumps[ACTS.len()], "after {calls} reads"),
+            Err(code) => assert!([Code::StoreIo, Code::StoreReadOnly].contains(&code), "{calls}: {code:?}"),
+        }
+        assert_eq!(dump(&open(&disk, &home.path()).unwrap()).unwrap(), good.dumps[ACTS.len()]);
     }
-    assert!(failures > 20, "only {failures} calls could fail");
+    assert!(hits > 5, "only {hits} reads could fail");
+}
+
+#[test]
+fn a_full_disk_reads_takes_a_revocation_and_goes_on_when_there_is_room() {
+    let home = Home::new();
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    for act in ACTS {
+        apply(&store, act).unwrap();
+    }
+    disk.leave_room(Some(0));
+    let mut refused = None;
+    for number in 0_u8..=255 {
+        if let Err(code) = apply(&store, Act::Job(number)) {
+            refused = Some(code);
+            break;
+        }
+    }
+    assert_eq!(refused, Some(Code::StoreReadOnly), "a full disk refuses");
+    let why = store.read_only_reason().unwrap();
+    assert!(why.contains("the disk is full"), "{why}");
+    let held = dump(&store).unwrap();
+    assert!(store.fsck().unwrap().is_clean());
+    assert_eq!(apply(&store, Act::Append(0)), Err(Code::StoreReadOnly));
+    assert_eq!(dump(&store).unwrap(), held, "a refusal changes nothing");
+    // What cannot wait is written, durably.
+    apply(&store, Act::Revoke).unwrap();
+    apply(&store, Act::Forget).unwrap_err();
+    let with_tombstone = dump(&store).unwrap();
+    assert_ne!(with_tombstone["CONTROLS"], held["CONTROLS"]);
+    assert_eq!(apply(&store, Act::Append(0)), Err(Code::StoreReadOnly), "the reserve is for nothing else");
+    drop(store);
+    // It also opens, without room.
+    let store = open(&disk, &home.path()).unwrap();
+    assert_eq!(dump(&store).unwrap(), with_tombstone);
+    drop(store);
+    let store = open(&disk, &home.path()).unwrap();
+    let _ = apply(&store, Act::Job(1));
+    disk.leave_room(Some(64 << 20));
+    assert_eq!(store.read_only_reason(), None, "there is room");
+    apply(&store, Act::Append(0)).unwrap();
+    assert!(store.fsck().unwrap().is_clean());
 }
 
 #[test]
 fn a_payload_file_that_cannot_be_written_refuses_the_entry_alone() {
     let home = Home::new();
-    let mut builder = session("nofile", 0);
-    push(&mut builder, &"large ".repeat(5_000));
-    let store = home.open();
-    store.adopt(segment(&builder, 0, 1), activated()).unwrap();
-    let staging = home.path().join("staging");
-    std::fs::remove_dir(&staging).unwrap();
-    assert_eq!(store.adopt(last(&builder), signed(&builder)).unwrap_err().code(), Code::StoreIo);
-    std::fs::create_dir(&staging).unwrap();
-    store.adopt(last(&builder), signed(&builder)).unwrap();
-    assert_holds(&store, &builder);
-}
-
-#[test]
-fn a_failed_fsync_of_a_payload_file_ends_writing() {
-    let home = Home::new();
-    let mut builder = session("fsync", 0);
-    push(&mut builder, &"large ".repeat(5_000));
-    let store = home.open();
-    store.adopt(segment(&builder, 0, 1), activated()).unwrap();
-    crate::files::faults::fail_next_fsync();
-    assert_eq!(store.adopt(last(&builder), signed(&builder)).unwrap_err().code(), Code::StoreIo);
-    assert_eq!(store.adopt(last(&builder), signed(&builder)).unwrap_err().code(), Code::StoreReadOnly);
-    assert!(store.read_only_reason().unwrap().contains("the disk failed"));
-    assert_holds_unwritten(&store, &builder.at(0));
-    drop(store);
-    let store = home.open();
-    store.adopt(last(&builder), signed(&builder)).unwrap();
-    assert_holds(&store, &builder);
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    apply(&store, Act::Append(0)).unwrap();
+    apply(&store, Act::Append(0)).unwrap();
+    disk.fail_write_after(0, Fault::Full);
+    // The third entry's payload is a file: making it is the first call.
+    assert_eq!(apply(&store, Act::Append(0)), Err(Code::StoreIo));
+    assert_eq!(store.read_only_reason(), None);
+    apply(&store, Act::Append(0)).unwrap();
+    assert!(store.fsck().unwrap().is_clean());
 }
 
 #[test]
 fn a_directory_that_a_killed_process_left_is_made_durable_again() {
     let home = Home::new();
-    let store = home.open();
-    let put = |bytes: &[u8]| {
-        let block = Block::of(Codec::Raw, bytes);
-        let path = store.inner.files.path(block.cid().digest());
-        let (leaf, middle) = (path.parent().unwrap().to_owned(), path.ancestors().nth(2).unwrap().to_owned());
-        // Made, and its name not yet durable in the directory above.
-        std::fs::create_dir_all(&leaf).unwrap();
-        crate::files::faults::take_synced_dirs();
-        store.run(PutBlock::bytes(block, now(), now())).unwrap();
-        (crate::files::faults::take_synced_dirs(), vec![leaf, middle, home.path().join("payloads")])
-    };
-    let bytes = vec![7; INLINE_BYTES_MAX + 1];
-    let (synced, path) = put(&bytes);
-    assert_eq!(synced, path);
-    // Once is enough for one process.
-    let (synced, path) = put(&bytes);
-    assert_eq!(synced, path[..1]);
-    // Another leaf below the same directory: that one's own name is durable.
-    let first = |bytes: &[u8]| Block::of(Codec::Raw, bytes).cid().digest()[0];
-    let mut others = (0_u32..).map(|number| number.to_be_bytes().repeat(INLINE_BYTES_MAX / 2));
-    let beside = others.find(|beside| first(beside) == first(&bytes)).unwrap();
-    let (synced, path) = put(&beside);
-    assert_eq!(synced, path[..2]);
-}
-
-fn assert_holds_unwritten(store: &Store, builder: &throughline_protocol::testing::SessionBuilder) {
-    let row = store.reader().unwrap().session(builder.session()).unwrap().unwrap();
-    assert_eq!(row.tip, mark(builder.head()));
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    let block = Block::of(Codec::Raw, vec![7; INLINE_BYTES_MAX + 1]);
+    let path = store.inner.files.path(block.cid().digest());
+    // Made, and its name not yet durable in the directory above.
+    disk.make_dirs(path.parent().unwrap()).unwrap();
+    store.run(PutBlock::bytes(block.clone(), now(), now())).unwrap();
+    drop(store);
+    for seed in 0..20 {
+        let after = disk.after_crash(&mut crate::testing::Dice::new(seed));
+        let store = open(&after, &home.path()).unwrap();
+        assert_eq!(
+            store.reader().unwrap().block(&block.cid()).unwrap(),
+            Some(block.bytes().to_vec()),
+            "{seed}"
+        );
+    }
 }

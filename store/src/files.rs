@@ -6,17 +6,16 @@
 //! row, and never while an operation in flight relies on it ([`InFlight`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use redb::{Database, ReadableDatabase};
 use sha2::{Digest, Sha256};
 use throughline_protocol::id::{Cid, Codec, HashKind};
 
+use crate::database::Db;
+use crate::disk::{Disk, NewFile};
 use crate::error::StoreError;
 use crate::health::Health;
 
@@ -26,6 +25,7 @@ pub const INLINE_BYTES_MAX: usize = 16_384;
 /// The files of one data directory.
 #[derive(Debug)]
 pub struct Files {
+    disk: Arc<dyn Disk>,
     root: PathBuf,
     staging: PathBuf,
     next_temp: AtomicU64,
@@ -64,21 +64,24 @@ impl Drop for InFlight {
 
 impl Files {
     /// Makes the directories and removes what a killed process left half written. The caller holds the data directory.
-    pub(crate) fn open(data_dir: &Path) -> Result<Arc<Self>, StoreError> {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        data_dir: &Path,
+        health: Arc<Health>,
+    ) -> Result<Arc<Self>, StoreError> {
         let (root, staging) = (data_dir.join("payloads"), data_dir.join("staging"));
         for dir in [&root, &staging] {
-            make_dir(dir)?;
+            make_dir(&*disk, dir)?;
         }
-        sync_dir(data_dir)?;
-        let listed = fs::read_dir(&staging).map_err(|error| StoreError::io("listing staging/", error))?;
-        for entry in listed {
-            let path = entry.map_err(|error| StoreError::io("listing staging/", error))?.path();
+        sync_dir(&*disk, data_dir)?;
+        let listed = disk.names(&staging).map_err(|error| StoreError::io("listing staging/", error))?;
+        for path in listed.into_iter().map(|name| staging.join(name)) {
             if path.extension().is_some_and(|extension| extension == "tmp") {
-                fs::remove_file(&path).map_err(|error| StoreError::io("removing a temporary file", error))?;
+                disk.unlink(&path).map_err(|error| StoreError::io("removing a temporary file", error))?;
             }
         }
-        let health = Arc::default();
         Ok(Arc::new(Files {
+            disk,
             root,
             staging,
             next_temp: AtomicU64::new(0),
@@ -95,7 +98,7 @@ impl Files {
 
     /// An fsync that failed ends writing; see [`Health`].
     fn synced<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
-        result.inspect_err(|error| self.health.fail(error))
+        result.inspect_err(|error| self.health.fail_for_good(error))
     }
 
     fn in_flight(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], u64>> {
@@ -133,15 +136,11 @@ impl Files {
     pub(crate) fn writer(self: &Arc<Self>) -> Result<FileWriter, StoreError> {
         let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
         let path = self.staging.join(format!("{}-{number}.tmp", std::process::id()));
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|error| StoreError::io("making a temporary file", error))?;
+        let file =
+            self.disk.create(&path).map_err(|error| StoreError::io("making a temporary file", error))?;
         Ok(FileWriter {
             files: Arc::clone(self),
-            temp: Temp(Some(path)),
+            temp: Temp { disk: Arc::clone(&self.disk), path: Some(path) },
             file,
             hasher: Sha256::new(),
             size: 0,
@@ -163,7 +162,7 @@ impl Files {
 
     /// Opens a file for streaming; see [`FileReader`].
     pub(crate) fn open_file(&self, digest: &[u8; 32], size: u64) -> Result<Option<FileReader>, StoreError> {
-        match File::open(self.path(digest)) {
+        match self.disk.open(&self.path(digest)) {
             Ok(file) => Ok(Some(FileReader {
                 file,
                 left: size,
@@ -182,50 +181,45 @@ impl Files {
         if held.contains_key(digest) {
             return Ok(false);
         }
-        remove(&self.path(digest)).map(|_| true)
+        self.remove(digest).map(|_| true)
     }
 
     /// Unlinks a file that no row names and no operation in flight relies on; returns whether it did. An operation gives its
     /// file up after its commit, so a snapshot taken while none holds it sees the row.
-    pub(crate) fn unlink_orphan(&self, digest: &[u8; 32], database: &Database) -> Result<bool, StoreError> {
+    pub(crate) fn unlink_orphan(&self, digest: &[u8; 32], database: &Db) -> Result<bool, StoreError> {
         let held = self.in_flight();
         if held.contains_key(digest) || crate::payloads::row(&database.begin_read()?, digest)?.is_some() {
             return Ok(false);
         }
-        remove(&self.path(digest))
+        self.remove(digest)
+    }
+
+    /// Removes a file; returns whether it was there.
+    fn remove(&self, digest: &[u8; 32]) -> Result<bool, StoreError> {
+        match self.disk.unlink(&self.path(digest)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(StoreError::io("removing a payload file", error)),
+        }
     }
 
     /// Digests of all files that lie under `payloads/`; names of another form are passed over.
     pub(crate) fn list(&self) -> Result<Vec<[u8; 32]>, StoreError> {
         let mut found = Vec::new();
-        for first in names(&self.root)? {
-            for second in names(&self.root.join(&first))? {
-                for rest in names(&self.root.join(&first).join(&second))? {
+        for first in self.names(&self.root)? {
+            for second in self.names(&self.root.join(&first))? {
+                for rest in self.names(&self.root.join(&first).join(&second))? {
                     found.extend(parse_digest(&format!("{first}{second}{rest}")));
                 }
             }
         }
         Ok(found)
     }
-}
 
-/// Removes a file; returns whether it was there.
-fn remove(path: &Path) -> Result<bool, StoreError> {
-    match fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(StoreError::io("removing a payload file", error)),
+    fn names(&self, dir: &Path) -> Result<Vec<String>, StoreError> {
+        let listed = self.disk.names(dir).map_err(|error| StoreError::io("listing payloads/", error))?;
+        Ok(listed.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())
     }
-}
-
-fn names(dir: &Path) -> Result<Vec<String>, StoreError> {
-    let io = |error| StoreError::io("listing payloads/", error);
-    let listed = match fs::read_dir(dir) {
-        Ok(listed) => listed,
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(Vec::new()),
-        Err(error) => return Err(io(error)),
-    };
-    listed.map(|entry| Ok(entry.map_err(io)?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 fn parse_digest(hex: &str) -> Option<[u8; 32]> {
@@ -241,13 +235,16 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
 
 /// A temporary file that is removed unless it was renamed into place.
 #[derive(Debug)]
-struct Temp(Option<PathBuf>);
+struct Temp {
+    disk: Arc<dyn Disk>,
+    path: Option<PathBuf>,
+}
 
 impl Drop for Temp {
     fn drop(&mut self) {
-        if let Some(path) = self.0.take() {
+        if let Some(path) = self.path.take() {
             // Best effort: the next open removes what is left.
-            let _ = fs::remove_file(path);
+            let _ = self.disk.unlink(&path);
         }
     }
 }
@@ -257,7 +254,7 @@ impl Drop for Temp {
 pub struct FileWriter {
     files: Arc<Files>,
     temp: Temp,
-    file: File,
+    file: Box<dyn NewFile>,
     hasher: Sha256,
     size: u64,
 }
@@ -312,7 +309,8 @@ impl FileWriter {
         let files = Arc::clone(&self.files);
         let digest: [u8; 32] = self.hasher.finalize().into();
         let in_flight = files.hold(digest);
-        files.synced(sync_file(&self.file))?;
+        let synced = self.file.sync().map_err(|error| StoreError::io("fsync of a payload file", error));
+        files.synced(synced)?;
         let path = files.path(&digest);
         let leaf = path.parent().unwrap_or(&files.root);
         let middle = leaf.parent().unwrap_or(&files.root);
@@ -322,11 +320,14 @@ impl FileWriter {
             let beside = known.range([digest[0], u8::MIN]..=[digest[0], u8::MAX]).next().is_some();
             (known.contains(&leaf_name), beside)
         };
-        make_dir(leaf)?;
-        if let Some(temp) = &self.temp.0 {
-            fs::rename(temp, &path).map_err(|error| StoreError::io("renaming a payload file", error))?;
+        make_dir(&*files.disk, leaf)?;
+        if let Some(temp) = &self.temp.path {
+            files
+                .disk
+                .rename(temp, &path)
+                .map_err(|error| StoreError::io("renaming a payload file", error))?;
         }
-        self.temp.0 = None;
+        self.temp.path = None;
         // A leaf is noted after all three: one beside this one says that the directory of both has a durable name.
         let dirs: &[&Path] = match (is_durable, is_middle_durable) {
             (true, _) => &[leaf],
@@ -334,7 +335,7 @@ impl FileWriter {
             (false, false) => &[leaf, middle, &files.root],
         };
         for dir in dirs {
-            files.synced(sync_dir(dir))?;
+            files.synced(sync_dir(&*files.disk, dir))?;
         }
         files.durable_leaves().insert(leaf_name);
         Ok(StoredFile { digest, size: self.size, in_flight })
@@ -345,13 +346,18 @@ impl FileWriter {
 ///
 /// Bytes may be trusted once `read` has returned 0: a file that ends early, goes on too long or hashes to something else
 /// gives an error of kind `InvalidData` instead of its end.
-#[derive(Debug)]
 pub struct FileReader {
-    file: File,
+    file: Box<dyn Read + Send>,
     left: u64,
     hasher: Sha256,
     expected: [u8; 32],
     done: bool,
+}
+
+impl std::fmt::Debug for FileReader {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("FileReader").field("left", &self.left).finish_non_exhaustive()
+    }
 }
 
 impl Read for FileReader {
@@ -383,58 +389,11 @@ pub(crate) fn short(digest: &[u8; 32]) -> String {
 }
 
 /// A directory for this user only; one that exists is left as it is.
-pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|error| StoreError::io(format!("making {}", path.display()), error))
-}
-
-/// Makes the bytes of a file durable.
-fn sync_file(file: &File) -> Result<(), StoreError> {
-    #[cfg(test)]
-    faults::check()?;
-    file.sync_all().map_err(|error| StoreError::io("fsync of a payload file", error))
+pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+    disk.make_dirs(path).map_err(|error| StoreError::io(format!("making {}", path.display()), error))
 }
 
 /// Makes the names in a directory durable.
-pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
-    #[cfg(test)]
-    faults::note_dir(path);
-    File::open(path)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|error| StoreError::io(format!("fsync of {}", path.display()), error))
-}
-
-/// Lets a test fail the next fsync of a payload file in its thread, and see which directories it made durable.
-#[cfg(test)]
-pub(crate) mod faults {
-    use std::cell::{Cell, RefCell};
-    use std::path::{Path, PathBuf};
-
-    use crate::error::StoreError;
-
-    thread_local! {
-        static NEXT_FAILS: Cell<bool> = const { Cell::new(false) };
-        static DIRS: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
-    }
-
-    pub(super) fn note_dir(path: &Path) {
-        DIRS.with_borrow_mut(|dirs| dirs.push(path.to_owned()));
-    }
-
-    /// The directories whose names this thread made durable since it was last asked.
-    pub(crate) fn take_synced_dirs() -> Vec<PathBuf> {
-        DIRS.take()
-    }
-
-    pub(crate) fn fail_next_fsync() {
-        NEXT_FAILS.set(true);
-    }
-
-    pub(super) fn check() -> Result<(), StoreError> {
-        let failed = || StoreError::io("fsync of a payload file", std::io::Error::other("the disk failed"));
-        if NEXT_FAILS.replace(false) { Err(failed()) } else { Ok(()) }
-    }
+pub(crate) fn sync_dir(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+    disk.sync_dir(path).map_err(|error| StoreError::io(format!("fsync of {}", path.display()), error))
 }

@@ -6,6 +6,7 @@ use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::evidence;
+use crate::health::Urgency;
 use crate::index;
 use crate::payloads::{self, size_of};
 use crate::rows::{EntryRow, SessionRow, SideRow};
@@ -46,6 +47,10 @@ impl Step for Forget {
     type Output = ();
     type Error = StoreError;
     type Plan = ForgetPlan;
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Urgent
+    }
 
     fn check(&self, view: &View<'_>) -> Result<ForgetPlan, StoreError> {
         let row = index::need_session(view.txn, self.session)?;

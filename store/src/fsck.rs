@@ -10,10 +10,12 @@ use throughline_protocol::block::Decoded;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, SessionId};
+use throughline_protocol::verify::ChainState;
 
 use crate::error::StoreError;
 use crate::files::short;
 use crate::index::{self, Lane};
+use crate::mend::Damage;
 use crate::read::Reader;
 use crate::rows::{ControlRow, EntryRow, SessionRow, SideRow};
 use crate::source::{Source, counter, lookup};
@@ -38,6 +40,8 @@ pub struct Fsck {
     pub problem_count: u64,
     /// The first of them.
     pub problems: Vec<Problem>,
+    /// Blobs that can be put back with [`crate::Mend`], by what they are known as.
+    pub damaged: BTreeSet<Damage>,
 }
 
 impl Fsck {
@@ -102,6 +106,7 @@ impl Reader {
 
 fn run(reader: &Reader, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> {
     let mut found = Fsck::default();
+    pages(reader, &mut found);
     let mut entry_bytes = 0;
     let table = reader.txn.table(tables::SESSIONS)?;
     for row in table.iter()? {
@@ -123,7 +128,82 @@ fn run(reader: &Reader, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> 
     indexed(reader, &mut found)?;
     blocks(reader, &mut found)?;
     controls(reader, check, &mut found)?;
+    named(reader, &mut found)?;
+    numbers(reader, &mut found)?;
     Ok(found)
+}
+
+/// How often the pages are looked at anew: a commit that goes on meanwhile may grow the file under the look.
+const LOOKS_MAX: usize = 3;
+
+/// The pages of the database, also those that no other check reads.
+fn pages(reader: &Reader, found: &mut Fsck) {
+    let mut looked = Ok(false);
+    for _ in 0..LOOKS_MAX {
+        looked = reader.store.pages_are_whole();
+        if matches!(looked, Ok(true)) {
+            return;
+        }
+    }
+    match looked {
+        Ok(_) => found.note(None, Code::StoreCorrupt, "a page of store.redb is not what was written"),
+        Err(error) => found.note(None, error.code(), error.to_string()),
+    }
+}
+
+/// Rows that nothing else is compared with: that they can be read is all that can be asked.
+fn named(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
+    for row in reader.txn.table(tables::PINS)?.iter()? {
+        found.take(None, crate::rows::Pin::from_bytes(row?.1.value()));
+    }
+    for row in reader.txn.table(tables::IDEMPOTENCY)?.iter()? {
+        found.take(None, crate::rows::IdempotencyRow::from_bytes(row?.1.value()));
+    }
+    for row in reader.txn.table(tables::EVENTS)?.iter()? {
+        let (id, row) = row?;
+        found.take(None, crate::events::read(id.value(), row.value()));
+    }
+    Ok(())
+}
+
+/// Counters and sequences, as far as other rows tell what they should be. No checksum covers them: they are compared.
+fn numbers(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
+    for row in reader.txn.table(tables::META)?.iter()? {
+        let key = row?.0.value().to_owned();
+        if !meta::ALL.contains(&key.as_str()) {
+            found.note(None, Code::StoreCorrupt, "a counter has a name that none has");
+        }
+    }
+    let number = |key| counter(&reader.txn, key);
+    let mut sides = 0;
+    for row in reader.txn.table(tables::SIDE)?.iter()? {
+        let (key, row) = row?;
+        let cid = EntryCid::from_digest(*key.value().1);
+        sides += SideRow::from_bytes(cid, row.value()).map_or(0, |side| payloads::size_of(&side.bytes));
+    }
+    let mut staged = 0;
+    for row in reader.txn.table(tables::STAGING_SCOPES)?.iter()? {
+        staged += row?.1.value().0;
+    }
+    let last = |last: Option<u64>| last.unwrap_or(0);
+    let last_session = last(reader.txn.table(tables::SESSIONS)?.last()?.map(|(number, _)| number.value()));
+    let last_event = last(reader.txn.table(tables::EVENTS)?.last()?.map(|(id, _)| id.value()));
+    let is_trusted = number(meta::GUARD_TRUSTED)?;
+    let rules = [
+        (number(meta::SCHEMA)? == u64::from(crate::FORMAT), "the number of the format"),
+        (number(meta::SIDE_BYTES)? == sides, "the bytes of side entries"),
+        (number(meta::STAGING_BYTES)? == staged, "the bytes of staged blocks"),
+        (last_session == 0 || number(meta::NEXT_SESSION)? > last_session, "the number of the next session"),
+        (last_event == 0 || number(meta::NEXT_EVENT)? == last_event + 1, "the number of the next event"),
+        (
+            is_trusted == 0 || is_trusted == 1 && number(meta::GUARD_RESET_MS)? == 0,
+            "whether the sign guard is trusted",
+        ),
+    ];
+    for (_, what) in rules.iter().filter(|(fits, _)| !fits) {
+        found.note(None, Code::IndexCorrupt, format!("{what} does not fit what is held"));
+    }
+    Ok(())
 }
 
 /// One session: its chain, its index rows, its guard. Returns the bytes of its entries.
@@ -156,8 +236,26 @@ fn session(
         found.note(id, Code::IndexCorrupt, format!("the chain does not end at seq {}", row.tip.seq));
     }
     found.take(id, guard::row(&reader.txn, row.session));
+    state(reader, row, found)?;
     sides(reader, row, found)?;
     Ok(chain.bytes)
+}
+
+/// The verifier's state after the tip.
+fn state(reader: &Reader, row: &SessionRow, found: &mut Fsck) -> Result<(), StoreError> {
+    let id = Some(row.session);
+    let Some(bytes) = lookup(&reader.txn, tables::CHAIN_STATES, row.number, <[u8]>::to_vec)? else {
+        found.note(id, Code::IndexCorrupt, "the verifier's state is missing");
+        return Ok(());
+    };
+    match ChainState::from_bytes(&bytes) {
+        Ok(state) if state.tip() == row.tip => {}
+        Ok(_) => found.note(id, Code::IndexCorrupt, "the verifier's state is not that of the tip"),
+        Err(reject) => {
+            found.note(id, Code::StoreCorrupt, format!("the verifier's state: {}", reject.detail));
+        }
+    }
+    Ok(())
 }
 
 /// What has been seen of one main chain.
@@ -244,15 +342,22 @@ fn indexed(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
         let is_there = match place.lane {
             Lane::Main => entries
                 .get((place.session, place.seq.get()))?
-                .is_some_and(|row| row.value().starts_with(cid.digest())),
-            Lane::Side => sides.get((place.session, cid.digest()))?.is_some(),
+                .is_some_and(|row| EntryRow::from_bytes(row.value()).is_ok_and(|entry| entry.cid == cid)),
+            Lane::Side => sides
+                .get((place.session, cid.digest()))?
+                .is_some_and(|row| SideRow::from_bytes(cid, row.value()).is_ok()),
         };
         if !is_there {
+            let session = index::session_by_number(&reader.txn, place.session).map(|row| row.session).ok();
             found.note(
-                None,
+                session,
                 Code::IndexCorrupt,
                 format!("{} is indexed at seq {} and not there", cid.short(), place.seq),
             );
+            found.damaged.extend(session.map(|session| match place.lane {
+                Lane::Main => Damage::Entry { session, seq: place.seq, cid },
+                Lane::Side => Damage::Side { session, seq: place.seq, cid },
+            }));
         }
     }
     Ok(())
@@ -267,21 +372,11 @@ fn blocks(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
         let digest = *row?.0.value();
         held.insert(digest);
         found.blocks += 1;
-        match found.take(None, payloads::row(&reader.txn, &digest)).flatten() {
-            Some(row) => bytes += row.size,
-            None => continue,
-        }
-        match found.take(None, reader.open_file(&digest)) {
-            None => {}
-            Some(None) => {
-                found.take(None, payloads::read(&reader.txn, &reader.files, &digest));
-            }
-            // Streamed: a file may be larger than memory.
-            Some(Some((mut file, _))) => {
-                if let Err(error) = std::io::copy(&mut file, &mut std::io::sink()) {
-                    found.note(None, Code::StoreCorrupt, format!("file {}: {error}", short(&digest)));
-                }
-            }
+        let before = found.problem_count;
+        bytes += block(reader, &digest, found);
+        if found.problem_count > before {
+            let session = reader.linkers(&digest).unwrap_or_default().first().copied();
+            found.damaged.insert(Damage::Block { digest, session });
         }
     }
     let counted = counter(&reader.txn, meta::BLOCK_BYTES)?;
@@ -302,6 +397,24 @@ fn blocks(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// One payload or file; returns its size as far as its row says.
+fn block(reader: &Reader, digest: &[u8; 32], found: &mut Fsck) -> u64 {
+    let Some(row) = found.take(None, payloads::row(&reader.txn, digest)).flatten() else { return 0 };
+    match found.take(None, reader.open_file(digest)) {
+        None => {}
+        Some(None) => {
+            found.take(None, payloads::read(&reader.txn, &reader.files, digest));
+        }
+        // Streamed: a file may be larger than memory.
+        Some(Some((mut file, _))) => {
+            if let Err(error) = std::io::copy(&mut file, &mut std::io::sink()) {
+                found.note(None, Code::StoreCorrupt, format!("file {}: {error}", short(digest)));
+            }
+        }
+    }
+    row.size
+}
+
 /// Control blobs.
 fn controls(reader: &Reader, check: &mut dyn ChainCheck, found: &mut Fsck) -> Result<(), StoreError> {
     let table = reader.txn.table(tables::CONTROLS)?;
@@ -309,7 +422,10 @@ fn controls(reader: &Reader, check: &mut dyn ChainCheck, found: &mut Fsck) -> Re
         let (hash, row) = row?;
         found.controls += 1;
         let hash = EntryCid::from_digest(*hash.value());
-        let Some(row) = found.take(None, ControlRow::from_bytes(hash, row.value())) else { continue };
+        let Some(row) = found.take(None, ControlRow::from_bytes(hash, row.value())) else {
+            found.damaged.insert(Damage::Control { hash: *hash.digest() });
+            continue;
+        };
         if let Err(reject) = check.control(&row.bytes) {
             found.note(None, reject.code, format!("control blob {}: {}", hash.short(), reject.detail));
         }
@@ -323,6 +439,7 @@ fn controls(reader: &Reader, check: &mut dyn ChainCheck, found: &mut Fsck) -> Re
                 Code::IndexCorrupt,
                 format!("control blob {} is listed and not held", short(&hash)),
             );
+            found.damaged.insert(Damage::Control { hash });
         }
     }
     Ok(())

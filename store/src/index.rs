@@ -74,7 +74,12 @@ pub(crate) fn session_number(source: &impl Source, session: SessionId) -> Result
 /// The row of a session that is held.
 pub(crate) fn session(source: &impl Source, session: SessionId) -> Result<Option<SessionRow>, StoreError> {
     let Some(number) = session_number(source, session)? else { return Ok(None) };
-    session_by_number(source, number).map(Some)
+    let row = session_by_number(source, number)?;
+    if row.session != session {
+        let what = format!("{} has the number of {}", session.short(), row.session.short());
+        return Err(StoreError::Index { what });
+    }
+    Ok(Some(row))
 }
 
 /// The row of a session that must be there.

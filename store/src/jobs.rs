@@ -6,10 +6,10 @@ use throughline_protocol::id::UnixMillis;
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::source::{Source, lookup};
-use crate::tables::{self, Row};
+use crate::tables::{self, Bytes, Row};
 use crate::writer::{Changes, Step, View};
 
-type Named = TableDefinition<'static, (&'static str, Row), Row>;
+type Named = TableDefinition<'static, (&'static str, Bytes), Row>;
 
 /// One row of a kind of job, or of a space of facts.
 #[derive(Clone, Debug, PartialEq, Eq)]

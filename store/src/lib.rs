@@ -21,8 +21,11 @@
 
 mod adopt;
 mod ancestry;
+mod checked;
 mod control;
 mod control_quota;
+mod database;
+mod disk;
 mod error;
 mod events;
 mod evidence;
@@ -35,6 +38,7 @@ mod health;
 mod idempotency;
 mod index;
 mod jobs;
+mod mend;
 mod migrate;
 mod open;
 mod payloads;
@@ -49,17 +53,18 @@ mod source;
 mod staging;
 mod sweep;
 mod tables;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod writer;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use redb::{Database, ReadableDatabase};
-
 pub use adopt::{Adopt, AdoptOptions, Adopted, NewTail, ReplaceTail, StagingUse};
 pub use ancestry::OnChain;
 pub use control::{OwnerDigest, PutControls};
+pub use disk::{Disk, NewFile, RealDisk};
 pub use error::{AdoptError, GuardError, OpenError, StoreError};
 pub use events::{Change, Event, EventPage, PutNote};
 pub use evidence::{
@@ -70,9 +75,11 @@ pub use forget::Forget;
 pub use fsck::{ChainCheck, Fsck, Problem};
 pub use fsck_check::VerifyCheck;
 pub use guard::GuardUse;
+pub use health::Urgency;
 pub use idempotency::{Idempotency, PutAnswer, Scope, Used};
 pub use index::Lane;
 pub use jobs::{Expect, NamedRow, PutFact, PutJob};
+pub use mend::{Damage, Mend};
 pub use migrate::FORMAT;
 pub use open::{KeyOrigin, OpenOptions};
 pub use payloads::{DropPayloads, Later, LinkBlocks, PayloadState, PutBlock, Stored, Which};
@@ -88,6 +95,7 @@ pub use sweep::{Sweep, Swept};
 pub use throughline_protocol::fork::Mark;
 pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 
+use database::Db;
 use files::Files;
 use health::Health;
 use open::Lock;
@@ -103,7 +111,7 @@ pub struct Store {
 struct Inner {
     writer: Writer,
     health: Arc<Health>,
-    database: Arc<Database>,
+    database: Arc<Db>,
     files: Arc<Files>,
     _lock: Lock,
 }
@@ -114,9 +122,17 @@ impl Store {
     /// # Errors
     /// `E_LOCKED` when another process holds it, `E_STORE_VERSION` when a newer format wrote it, `E_STORE_CORRUPT` when the
     /// database is damaged, `E_STORE_IO` when the disk refuses.
-    pub fn open(dir: &Path, mut options: OpenOptions) -> Result<Self, OpenError> {
+    pub fn open(dir: &Path, options: OpenOptions) -> Result<Self, OpenError> {
+        Store::open_on(Arc::new(RealDisk), dir, options)
+    }
+
+    /// As [`Store::open`], on another disk; the lock is the operating system's all the same.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path, mut options: OpenOptions) -> Result<Self, OpenError> {
         let hook = options.on_commit.take();
-        Store::start(open::open(dir, &options)?, hook)
+        Store::start(open::open(disk, dir, &options)?, hook)
     }
 
     fn start(opened: open::Opened, hook: Option<CommitHook>) -> Result<Self, OpenError> {
@@ -177,7 +193,7 @@ impl Store {
         mut operation: O,
         reply: impl FnOnce(Result<O::Output, O::Error>) + Send + 'static,
     ) -> Result<Box<dyn writer::Job>, O::Error> {
-        self.inner.health.check()?;
+        self.inner.health.check(operation.urgency())?;
         let files = operation.prepare(&self.inner.files)?;
         Ok(Box::new(Queued { operation: Some(operation), outcome: None, reply, files }))
     }
@@ -196,7 +212,7 @@ impl Store {
     /// # Errors
     /// `E_STORE_IO` when the disk refuses, `E_STORE_READ_ONLY` when nothing is written any more.
     pub fn file_writer(&self) -> Result<FileWriter, StoreError> {
-        self.inner.health.check()?;
+        self.inner.health.check(Urgency::Ordinary)?;
         self.inner.files.writer()
     }
 
@@ -206,7 +222,7 @@ impl Store {
     /// # Errors
     /// When the disk refuses.
     pub fn remove_orphans(&self) -> Result<u64, StoreError> {
-        self.inner.health.check()?;
+        self.inner.health.check(Urgency::Ordinary)?;
         let mut gone = 0;
         for digest in self.inner.files.list()? {
             gone += u64::from(self.inner.files.unlink_orphan(&digest, &self.inner.database)?);
@@ -226,10 +242,16 @@ impl Store {
         self.run(Adopt { segment, options })
     }
 
-    /// Why the store takes no writes; none while it does.
+    /// Why the store takes no writes; none while it does, and when a disk that was full has room again.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
-        self.inner.health.check().err().map(|error| error.to_string())
+        self.inner.health.check(Urgency::Ordinary).err().map(|error| error.to_string())
+    }
+
+    /// Whether every page of the database is as it was written; see [`database::Db::check_pages`].
+    pub(crate) fn pages_are_whole(&self) -> Result<bool, StoreError> {
+        let snapshot = self.inner.database.begin_read()?;
+        self.inner.database.check_pages(&snapshot)
     }
 
     /// Checks everything that is stored, signatures and the rules of the chains included; see [`Reader::fsck`].
@@ -246,6 +268,12 @@ impl Store {
 #[path = "adopt_tests.rs"]
 mod adopt_tests;
 #[cfg(test)]
+#[path = "corrupt_tests.rs"]
+mod corrupt_tests;
+#[cfg(test)]
+#[path = "crash_tests.rs"]
+mod crash_tests;
+#[cfg(test)]
 #[path = "fault_tests.rs"]
 mod fault_tests;
 #[cfg(test)]
@@ -260,6 +288,9 @@ mod model_tests;
 #[cfg(test)]
 #[path = "open_tests.rs"]
 mod open_tests;
+#[cfg(test)]
+#[path = "sim_tests.rs"]
+mod sim_tests;
 #[cfg(test)]
 #[path = "store_tests.rs"]
 mod store_tests;

@@ -5,6 +5,7 @@
 //! VERSION      format number and the program that wrote it
 //! GUARD        how often the directory was opened: an older store.redb put back shows by a lower count
 //! store.redb   everything small
+//! RESERVE      space for what cannot wait when the disk is full ([`crate::Urgency`])
 //! payloads/    files by digest;  staging/  files being written
 //! ```
 //!
@@ -13,19 +14,22 @@
 //! back. Either empties the guard table. A snapshot of the whole disk (of a virtual machine, say) cannot be told: whoever
 //! restores one has to hand its sessions over.
 
-use std::fs::{self, File, OpenOptions as FileOptions};
+use std::fs::{DirBuilder, File, OpenOptions as FileOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, WriteTransaction};
+use redb::{ReadableTable, WriteTransaction};
 use rustix::fs::FlockOperation;
 use throughline_protocol::id::UnixMillis;
 
+use crate::database::{Db, guarded};
+use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
 use crate::events::{self, Change};
 use crate::files::{Files, make_dir, sync_dir};
+use crate::health::Health;
 use crate::migrate::{self, FORMAT};
 use crate::source::{counter, lookup};
 use crate::tables::{self, meta};
@@ -42,6 +46,8 @@ pub struct OpenOptions {
     pub command: String,
     /// Memory for the database's cache, in bytes.
     pub cache_bytes: usize,
+    /// Space that is set aside for what cannot wait when the disk is full, in bytes; 0 is none.
+    pub reserve_bytes: u64,
     /// Whether the node's key is as new as the directory. Only counts when the directory is made.
     pub key_origin: KeyOrigin,
     /// Called after each commit.
@@ -59,13 +65,15 @@ pub enum KeyOrigin {
 }
 
 impl OpenOptions {
-    /// A cache of 64 MiB, an older key, no hook.
+    /// A cache of 64 MiB, a reserve of 8 MiB, an older key, no hook. A commit writes the pages that it changes and a map of all
+    /// pages, which takes 64 KiB for each GiB of the database: 8 MiB are enough for one of 64 GiB.
     #[must_use]
     pub fn new(started: UnixMillis, command: impl Into<String>) -> Self {
         OpenOptions {
             started,
             command: command.into(),
             cache_bytes: 64 << 20,
+            reserve_bytes: 8 << 20,
             key_origin: KeyOrigin::Older,
             on_commit: None,
         }
@@ -79,52 +87,85 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "closing the file gives the 
 /// What an opened directory consists of.
 pub(crate) struct Opened {
     pub(crate) lock: Lock,
-    pub(crate) database: Arc<Database>,
+    pub(crate) database: Arc<Db>,
     pub(crate) files: Arc<Files>,
 }
 
 /// Opens a data directory; makes it when there is none.
-pub(crate) fn open(dir: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
-    open_with(dir, options, open_database)
-}
-
-/// As [`open`], with the database opened by the caller: a test opens one on a disk that fails.
-pub(crate) fn open_with(
-    dir: &Path,
-    options: &OpenOptions,
-    open_database: impl FnOnce(&Path, &OpenOptions) -> Result<Database, StoreError>,
-) -> Result<Opened, OpenError> {
-    make_dir(dir)?;
+pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
+    make_dir(&*disk, dir)?;
     let lock = lock(dir, options)?;
-    let age = check_version(dir)?;
-    let files = Files::open(dir)?;
-    let path = dir.join("store.redb");
-    let was_there = path.exists();
-    let database = open_database(&path, options)?;
-    migrate::run(&database, migrate::MIGRATIONS)?;
-    write_small(dir, "VERSION", &version_text())?;
-    let is_new = age == Age::New && !was_there;
-    settle_guard(dir, &path, &database, options, is_new)?;
-    Ok(Opened { lock, database: Arc::new(database), files })
+    let age = check_version(&*disk, dir)?;
+    if age == Age::New {
+        // Its own name, and those of directories that were made with it. One that this user may not read was there before.
+        dir.ancestors().skip(1).for_each(|above| drop(disk.sync_dir(above)));
+    }
+    let health = Arc::new(Health::new(Arc::clone(&disk), dir, options.reserve_bytes));
+    let files = Files::open(Arc::clone(&disk), dir, Arc::clone(&health))?;
+    let database = match settle(&disk, dir, options, age) {
+        // What was set aside for that is enough to open with.
+        Err(error) if error.is_storage_full() => {
+            health.give_reserve();
+            settle(&disk, dir, options, age)
+        }
+        settled => settled,
+    };
+    let database = Arc::new(database?);
+    health.take_reserve();
+    Ok(Opened { lock, database, files })
 }
 
-fn open_database(path: &Path, options: &OpenOptions) -> Result<Database, StoreError> {
-    let file = FileOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| StoreError::io("opening store.redb", error))?;
-    drop(file);
-    let mut builder = Database::builder();
-    builder.set_cache_size(options.cache_bytes);
-    builder.create(path).map_err(|error| StoreError::from(redb::Error::from(error)))
+/// Opens the database and brings everything in the directory up to date.
+fn settle(disk: &Arc<dyn Disk>, dir: &Path, options: &OpenOptions, age: Age) -> Result<Db, StoreError> {
+    let path = dir.join("store.redb");
+    let is_there = disk.identity(&path).is_ok();
+    if !is_there {
+        make_database(disk, dir, &path, options, age)?;
+    }
+    let database = Db::open(Arc::clone(disk), &path, options.cache_bytes)?;
+    guarded(|| {
+        migrate::run(&database, migrate::MIGRATIONS)?;
+        write_small(&**disk, dir, "VERSION", &version_text())?;
+        if is_there {
+            settle_guard(&**disk, dir, &path, &database, options, Age::Old)?;
+        }
+        Ok(())
+    })?;
+    Ok(database)
+}
+
+/// Makes the database under another name and puts it in its place when it is whole: a file that a power cut left half made
+/// is no database, and could not be told from one that was damaged.
+fn make_database(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    path: &Path,
+    options: &OpenOptions,
+    age: Age,
+) -> Result<(), StoreError> {
+    let io = |error| StoreError::io("making store.redb", error);
+    let temp = dir.join("store.redb.tmp");
+    unlink_left(&**disk, &temp).map_err(io)?;
+    let database = Db::open(Arc::clone(disk), &temp, options.cache_bytes)?;
+    migrate::run(&database, migrate::MIGRATIONS)?;
+    settle_guard(&**disk, dir, &temp, &database, options, age)?;
+    drop(database);
+    disk.rename(&temp, path).map_err(io)?;
+    sync_dir(&**disk, dir)
+}
+
+/// Removes what a process that was killed may have left.
+fn unlink_left(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
+    match disk.unlink(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn lock(dir: &Path, options: &OpenOptions) -> Result<Lock, OpenError> {
     let io = |error| StoreError::io("locking the data directory", error);
+    // The lock is the operating system's, on whatever disk the rest lies.
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
     let mut file = FileOptions::new()
         .read(true)
         .write(true)
@@ -143,7 +184,8 @@ fn lock(dir: &Path, options: &OpenOptions) -> Result<Lock, OpenError> {
     let text = format!("{}\n{}\n{command}\n", std::process::id(), options.started);
     file.set_len(0).map_err(io)?;
     file.rewind().map_err(io)?;
-    file.write_all(text.as_bytes()).map_err(io)?;
+    // A disk without room for the note can still be opened; whoever is locked out is told less.
+    let _ = file.write_all(text.as_bytes());
     Ok(Lock(file))
 }
 
@@ -165,8 +207,8 @@ enum Age {
     Old,
 }
 
-fn check_version(dir: &Path) -> Result<Age, OpenError> {
-    let Some(text) = read_small(dir, "VERSION")? else { return Ok(Age::New) };
+fn check_version(disk: &dyn Disk, dir: &Path) -> Result<Age, OpenError> {
+    let Some(text) = read_small(disk, dir, "VERSION")? else { return Ok(Age::New) };
     let mut lines = text.lines();
     let found = lines.next().and_then(|line| line.trim().parse::<u32>().ok()).unwrap_or(0);
     if (1..=FORMAT).contains(&found) {
@@ -180,8 +222,8 @@ fn version_text() -> String {
     format!("{FORMAT}\nthroughline {}\n", env!("CARGO_PKG_VERSION"))
 }
 
-fn read_small(dir: &Path, name: &str) -> Result<Option<String>, StoreError> {
-    let file = match File::open(dir.join(name)) {
+fn read_small(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<String>, StoreError> {
+    let file = match disk.open(&dir.join(name)) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io(format!("opening {name}"), error)),
@@ -194,40 +236,40 @@ fn read_small(dir: &Path, name: &str) -> Result<Option<String>, StoreError> {
 }
 
 /// Replaces a small file durably; leaves one that says the same.
-fn write_small(dir: &Path, name: &str, text: &str) -> Result<(), StoreError> {
-    if read_small(dir, name)?.as_deref() == Some(text) {
+fn write_small(disk: &dyn Disk, dir: &Path, name: &str, text: &str) -> Result<(), StoreError> {
+    if read_small(disk, dir, name)?.as_deref() == Some(text) {
         return Ok(());
     }
     let io = |error| StoreError::io(format!("writing {name}"), error);
     let temp = dir.join(format!("{name}.tmp"));
-    let mut file =
-        FileOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temp).map_err(io)?;
+    unlink_left(disk, &temp).map_err(io)?;
+    let mut file = disk.create(&temp).map_err(io)?;
     file.write_all(text.as_bytes()).map_err(io)?;
-    file.sync_all().map_err(io)?;
-    fs::rename(&temp, dir.join(name)).map_err(io)?;
-    sync_dir(dir)
+    file.sync().map_err(io)?;
+    disk.rename(&temp, &dir.join(name)).map_err(io)?;
+    sync_dir(disk, dir)
 }
 
 /// Counts the open, and empties the sign guard when the directory is not the one that it was.
 fn settle_guard(
+    disk: &dyn Disk,
     dir: &Path,
     path: &Path,
-    database: &Database,
+    database: &Db,
     options: &OpenOptions,
-    is_new: bool,
+    age: Age,
 ) -> Result<(), StoreError> {
-    let identity = identity_of(path)?;
-    let counted = read_small(dir, "GUARD")?.and_then(|text| text.trim().parse::<u64>().ok());
+    let identity = disk.identity(path).map_err(|error| StoreError::io("looking at store.redb", error))?;
+    let counted = read_small(disk, dir, "GUARD")?.and_then(|text| text.trim().parse::<u64>().ok());
     let (held, opens) = {
         let txn = database.begin_read()?;
         (lookup(&txn, tables::IDENTITY, "file", <[u8]>::to_vec)?, counter(&txn, meta::OPENS)?)
     };
-    let mut txn = database.begin_write()?;
-    txn.set_quick_repair(true);
+    let txn = database.begin_write()?;
     // The count in the file is written after the one in the database, so the database is never behind it by a crash.
     let is_original =
         held.as_deref() == Some(&identity[..]) && counted.is_some_and(|counted| opens >= counted);
-    if is_new {
+    if age == Age::New {
         let trusted = u64::from(options.key_origin == KeyOrigin::MadeWithStore);
         let mut table = txn.open_table(tables::META)?;
         table.insert(meta::GUARD_TRUSTED, trusted)?;
@@ -239,10 +281,26 @@ fn settle_guard(
         empty_guard(&txn, options.started)?;
     }
     txn.open_table(tables::IDENTITY)?.insert("file", &identity[..])?;
+    settle_sequences(&txn)?;
     let opens = opens.max(counted.unwrap_or(0)) + 1;
     txn.open_table(tables::META)?.insert(meta::OPENS, opens)?;
     txn.commit()?;
-    write_small(dir, "GUARD", &format!("{opens}\n"))
+    write_small(disk, dir, "GUARD", &format!("{opens}\n"))
+}
+
+/// A sequence that is behind what it gave out already, which only damage can bring about, goes on after it: a number that is
+/// given out twice would write one session over another.
+fn settle_sequences(txn: &WriteTransaction) -> Result<(), StoreError> {
+    let last_session = txn.open_table(tables::SESSIONS)?.last()?.map(|(number, _)| number.value());
+    let last_event = txn.open_table(tables::EVENTS)?.last()?.map(|(id, _)| id.value());
+    for (key, last) in [(meta::NEXT_SESSION, last_session), (meta::NEXT_EVENT, last_event)] {
+        if let Some(last) = last
+            && counter(txn, key)? <= last
+        {
+            txn.open_table(tables::META)?.insert(key, last + 1)?;
+        }
+    }
+    Ok(())
 }
 
 /// Forgets what was signed here: this is a copy, and the original may have signed more.
@@ -255,13 +313,4 @@ pub(crate) fn empty_guard(txn: &WriteTransaction, at: UnixMillis) -> Result<(), 
     }
     events::write(&Changes { txn }, at, &Change::GuardReset)?;
     Ok(())
-}
-
-/// Inode and birth time of the database file.
-fn identity_of(path: &Path) -> Result<Vec<u8>, StoreError> {
-    let metadata = fs::metadata(path).map_err(|error| StoreError::io("looking at store.redb", error))?;
-    let born = metadata.created().ok().and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok());
-    let mut identity = metadata.ino().to_be_bytes().to_vec();
-    identity.extend(born.map_or(0, |born| born.as_nanos()).to_be_bytes());
-    Ok(identity)
 }

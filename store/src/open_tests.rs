@@ -32,10 +32,11 @@ fn options_of(command: &str) -> OpenOptions {
 fn a_newer_format_is_refused_and_left_alone() {
     let home = Home::new();
     drop(home.open());
-    fs::write(home.path().join("VERSION"), "2\nthroughline 9.1.0\n").unwrap();
+    fs::write(home.path().join("VERSION"), format!("{}\nthroughline 9.1.0\n", FORMAT + 1)).unwrap();
     let before = fs::read(home.path().join("store.redb")).unwrap();
     match Store::open(&home.path(), options()).err() {
-        Some(OpenError::Version { found: 2, known: FORMAT, written_by }) => {
+        Some(OpenError::Version { found, known: FORMAT, written_by }) => {
+            assert_eq!(found, FORMAT + 1);
             assert_eq!(written_by, "throughline 9.1.0");
         }
         other => panic!("{other:?}"),

@@ -14,6 +14,7 @@ use throughline_protocol::id::{EntryCid, HashKind, Seq, SessionId, UnixMillis};
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight, StoredFile};
+use crate::health::Urgency;
 use crate::index::{self, Lane};
 use crate::rows::{BlockPlace, BlockRow, EntryRow};
 use crate::side;
@@ -396,6 +397,10 @@ impl Step for DropPayloads {
     type Output = usize;
     type Error = StoreError;
     type Plan = BTreeMap<[u8; 32], ()>;
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Urgent
+    }
 
     fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
         self.digests(view)

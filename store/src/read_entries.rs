@@ -199,7 +199,7 @@ impl Reader {
 /// Entries of a main chain, oldest first, or newest first from its other end; reads as it goes, from the snapshot it was
 /// made in.
 pub struct Entries {
-    range: redb::OwnedRange<(u64, u64), &'static [u8]>,
+    range: redb::OwnedRange<(u64, u64), tables::Row>,
     /// The database does not close under it.
     _store: crate::Store,
 }

@@ -4,6 +4,7 @@ use throughline_protocol::id::{Epoch, SessionId, UnixMillis};
 
 use crate::error::{AdoptError, StoreError};
 use crate::events::{self, Change};
+use crate::health::Urgency;
 use crate::index;
 use crate::rows::{SessionRow, SessionState, Summary};
 use crate::tables;
@@ -45,6 +46,10 @@ impl Step for SetSelection {
     type Output = ();
     type Error = StoreError;
     type Plan = SessionRow;
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Urgent
+    }
 
     fn check(&self, view: &View<'_>) -> Result<SessionRow, StoreError> {
         index::need_session(view.txn, self.session)

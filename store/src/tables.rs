@@ -6,37 +6,41 @@
 
 use redb::{MultimapTableDefinition, TableDefinition};
 
+use crate::checked::Checked;
+
 /// A sha2-256 digest as a key.
 pub(crate) type Digest32 = &'static [u8; 32];
+/// Bytes as a part of a key, or as they are.
+pub(crate) type Bytes = &'static [u8];
 /// An encoded row, see [`crate::rows`].
-pub(crate) type Row = &'static [u8];
+pub(crate) type Row = Checked;
 
 /// Counters and numbers of the store itself.
 pub(crate) const META: TableDefinition<'static, &'static str, u64> = TableDefinition::new("meta_v1");
 /// Identity of the database file, so that a copy is told from the original.
-pub(crate) const IDENTITY: TableDefinition<'static, &'static str, Row> = TableDefinition::new("identity_v1");
+pub(crate) const IDENTITY: TableDefinition<'static, &'static str, Row> = TableDefinition::new("identity_v2");
 
 /// Session number → [`crate::rows::SessionRow`].
-pub(crate) const SESSIONS: TableDefinition<'static, u64, Row> = TableDefinition::new("sessions_v1");
+pub(crate) const SESSIONS: TableDefinition<'static, u64, Row> = TableDefinition::new("sessions_v2");
 /// Genesis digest → session number.
 pub(crate) const SESSION_IDS: TableDefinition<'static, Digest32, u64> =
     TableDefinition::new("session_ids_v1");
 /// Session number → the verifier's state after the tip.
-pub(crate) const CHAIN_STATES: TableDefinition<'static, u64, Row> = TableDefinition::new("chain_states_v1");
+pub(crate) const CHAIN_STATES: TableDefinition<'static, u64, Row> = TableDefinition::new("chain_states_v2");
 /// (session number, seq) → [`crate::rows::EntryRow`]: the main chain.
-pub(crate) const ENTRIES: TableDefinition<'static, (u64, u64), Row> = TableDefinition::new("entries_v1");
+pub(crate) const ENTRIES: TableDefinition<'static, (u64, u64), Row> = TableDefinition::new("entries_v2");
 /// Entry digest → (session number, seq, 0 main | 1 side).
 pub(crate) const INDEX: TableDefinition<'static, Digest32, (u64, u64, u8)> = TableDefinition::new("index_v1");
 /// (session number, entry digest) → [`crate::rows::SideRow`]: held, but not on the main chain.
-pub(crate) const SIDE: TableDefinition<'static, (u64, Digest32), Row> = TableDefinition::new("side_v1");
+pub(crate) const SIDE: TableDefinition<'static, (u64, Digest32), Row> = TableDefinition::new("side_v2");
 /// (genesis digest, accusation) → [`crate::evidence::KeptEvidence`]; the session need not be held.
-pub(crate) const EVIDENCE: TableDefinition<'static, (Digest32, Row), Row> =
+pub(crate) const EVIDENCE: TableDefinition<'static, (Digest32, Bytes), Row> =
     TableDefinition::new("evidence_v1");
 
 /// Digest → bytes of a payload of at most 16 KiB.
-pub(crate) const PAYLOADS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("payloads_v1");
+pub(crate) const PAYLOADS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("payloads_v2");
 /// Digest → [`crate::rows::BlockRow`] of every payload and file that is held.
-pub(crate) const BLOCKS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("blocks_v1");
+pub(crate) const BLOCKS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("blocks_v2");
 /// Digest → (session number, seq) of the entries that link it, whether it is held or not.
 pub(crate) const BLOCK_REFS: MultimapTableDefinition<'static, Digest32, (u64, u64)> =
     MultimapTableDefinition::new("block_refs_v1");
@@ -51,7 +55,7 @@ pub(crate) const REFUSED: TableDefinition<'static, Digest32, u64> = TableDefinit
 pub(crate) const CONDEMNED: TableDefinition<'static, Digest32, ()> = TableDefinition::new("condemned_v1");
 
 /// sha2-256 of the bytes → [`crate::rows::ControlRow`].
-pub(crate) const CONTROLS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("controls_v1");
+pub(crate) const CONTROLS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("controls_v2");
 /// blake2b-256 digest of the bytes → their sha2-256: a Seed daemon names the same blob so.
 pub(crate) const CONTROL_ALIASES: TableDefinition<'static, Digest32, Digest32> =
     TableDefinition::new("control_aliases_v1");
@@ -66,29 +70,30 @@ pub(crate) const OWNERS: TableDefinition<'static, Digest32, (u64, Digest32)> =
     TableDefinition::new("owners_v1");
 
 /// Genesis digest → [`crate::rows::GuardRow`]; stays when the session is forgotten. A backup leaves this table out.
-pub(crate) const GUARD: TableDefinition<'static, Digest32, Row> = TableDefinition::new("guard_v1");
+pub(crate) const GUARD: TableDefinition<'static, Digest32, Row> = TableDefinition::new("guard_v2");
 /// (scope, key) → [`crate::rows::IdempotencyRow`].
 pub(crate) const IDEMPOTENCY: TableDefinition<'static, (Digest32, &'static str), Row> =
-    TableDefinition::new("idempotency_v1");
+    TableDefinition::new("idempotency_v2");
 /// (expiry in Unix milliseconds, scope, key) of those that expire.
 pub(crate) const IDEMPOTENCY_EXPIRY: TableDefinition<'static, (u64, Digest32, &'static str), ()> =
     TableDefinition::new("idempotency_expiry_v1");
 
 /// (scope, digest) → bytes that are not adopted yet.
 pub(crate) const STAGED: TableDefinition<'static, (Digest32, Digest32), Row> =
-    TableDefinition::new("staged_v1");
+    TableDefinition::new("staged_v2");
 /// Scope → (bytes, expiry in Unix milliseconds).
 pub(crate) const STAGING_SCOPES: TableDefinition<'static, Digest32, (u64, u64)> =
     TableDefinition::new("staging_scopes_v1");
 
 /// Genesis digest → [`crate::rows::Pin`].
-pub(crate) const PINS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("pins_v1");
+pub(crate) const PINS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("pins_v2");
 /// (kind, id) → bytes of a job's journal, opaque here.
-pub(crate) const JOBS: TableDefinition<'static, (&'static str, Row), Row> = TableDefinition::new("jobs_v1");
+pub(crate) const JOBS: TableDefinition<'static, (&'static str, Bytes), Row> = TableDefinition::new("jobs_v2");
 /// (space, key) → bytes: peers, aliases and other small facts of the node, opaque here.
-pub(crate) const FACTS: TableDefinition<'static, (&'static str, Row), Row> = TableDefinition::new("facts_v1");
+pub(crate) const FACTS: TableDefinition<'static, (&'static str, Bytes), Row> =
+    TableDefinition::new("facts_v2");
 /// Event id → [`crate::events::Event`].
-pub(crate) const EVENTS: TableDefinition<'static, u64, Row> = TableDefinition::new("events_v1");
+pub(crate) const EVENTS: TableDefinition<'static, u64, Row> = TableDefinition::new("events_v2");
 
 /// Keys of [`META`].
 pub(crate) mod meta {
@@ -114,6 +119,20 @@ pub(crate) mod meta {
     pub(crate) const EVIDENCE_BYTES: &str = "evidence_bytes";
     /// Bytes of staged blocks.
     pub(crate) const STAGING_BYTES: &str = "staging_bytes";
+    /// All of them.
+    pub(crate) const ALL: [&str; 11] = [
+        SCHEMA,
+        NEXT_SESSION,
+        NEXT_EVENT,
+        OPENS,
+        GUARD_TRUSTED,
+        GUARD_RESET_MS,
+        ENTRY_BYTES,
+        BLOCK_BYTES,
+        SIDE_BYTES,
+        EVIDENCE_BYTES,
+        STAGING_BYTES,
+    ];
 }
 
 /// Every table, opened once when the database is made, so that readers find all of them.

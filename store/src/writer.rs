@@ -10,18 +10,19 @@
 //! An operation is split in two by its types: `check` sees the transaction read-only and may refuse, `write` may only fail
 //! as the disk fails. So a refused one has written nothing and spoils nothing, and no savepoint is needed. If a write or
 //! the commit fails, none of the batch happened, all its callers are told so, and the store takes no writes until it is opened
-//! again.
+//! again; after a full disk, until there is room ([`crate::health`]).
 
 use std::borrow::Borrow;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use redb::{Database, Key, TableDefinition, Value, WriteTransaction};
+use redb::{Key, TableDefinition, Value, WriteTransaction};
 
+use crate::database::{Again, Db, guarded};
 use crate::error::StoreError;
 use crate::files::{Files, InFlight};
-use crate::health::Health;
+use crate::health::{Ended, Health, Urgency};
 use crate::source::{counter, lookup};
 use crate::tables::{self, meta};
 
@@ -53,6 +54,11 @@ pub trait Step: Send + 'static {
     /// When the disk refuses, or the operation cannot be right whatever is stored.
     fn prepare(&mut self, _files: &Arc<Files>) -> Result<Vec<InFlight>, Self::Error> {
         Ok(Vec::new())
+    }
+
+    /// Whether it is written while the disk is full.
+    fn urgency(&self) -> Urgency {
+        Urgency::Ordinary
     }
 
     /// Decides. Sees what earlier operations of the batch wrote; writes nothing.
@@ -127,7 +133,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Starts the thread.
     pub(crate) fn start(
-        database: Arc<Database>,
+        database: Arc<Db>,
         files: Arc<Files>,
         health: Arc<Health>,
         hook: Option<CommitHook>,
@@ -193,6 +199,8 @@ pub enum TrySend {
 pub(crate) trait Job: Send {
     /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
     fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError>;
+    /// Whether it is written while the disk is full.
+    fn urgency(&self) -> Urgency;
     /// Gives up the files that the operation had prepared; says which.
     fn take_files(&mut self) -> Vec<[u8; 32]>;
     /// Answers: after the commit, or with the failure that undid the batch.
@@ -236,6 +244,10 @@ where
         }
     }
 
+    fn urgency(&self) -> Urgency {
+        self.operation.as_ref().map_or(Urgency::Ordinary, Step::urgency)
+    }
+
     fn take_files(&mut self) -> Vec<[u8; 32]> {
         std::mem::take(&mut self.files).into_iter().map(|file| file.digest()).collect()
     }
@@ -277,7 +289,7 @@ fn gather<T>(first: T, queue: &Receiver<T>, expected: usize) -> Vec<T> {
 }
 
 struct Loop {
-    database: Arc<Database>,
+    database: Arc<Db>,
     files: Arc<Files>,
     health: Arc<Health>,
     hook: Option<CommitHook>,
@@ -293,18 +305,22 @@ impl Loop {
         }
     }
 
-    fn batch(&self, mut batch: Vec<Box<dyn Job>>) {
-        let done = match self.health.check().and_then(|()| self.commit(&mut batch)) {
+    fn batch(&self, batch: Vec<Box<dyn Job>>) {
+        let Some(mut batch) = self.admitted(batch) else { return };
+        let done = match guarded(|| self.commit(&mut batch)) {
             Ok(done) => done,
             Err(error) => {
-                self.health.fail(&error);
+                self.failed(&error);
                 batch.into_iter().for_each(|job| job.answer(Err(self.health.refusal())));
                 return;
             }
         };
         // The batch is committed whatever becomes of this; a redaction is answered when its bytes are gone.
         if let Err(error) = self.unlink(&done.condemned).and_then(|()| self.drop_unused(&mut batch)) {
-            self.health.fail(&error);
+            self.failed(&error);
+        }
+        if self.health.is_full() {
+            self.health.take_reserve();
         }
         batch.into_iter().for_each(|job| job.answer(Ok(())));
         if let (Some(newest), Some(hook)) = (done.newest_event, &self.hook) {
@@ -312,10 +328,40 @@ impl Loop {
         }
     }
 
+    /// The jobs that may be tried; the others are answered. On a disk that was full the first that finds room opens it to
+    /// all, and until then what is urgent has the reserve.
+    fn admitted(&self, batch: Vec<Box<dyn Job>>) -> Option<Vec<Box<dyn Job>>> {
+        if self.health.is_full() && self.health.has_room() {
+            self.health.recover();
+        }
+        let (admitted, refused): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|job| self.health.check(job.urgency()).is_ok());
+        refused.into_iter().for_each(|job| job.answer(Err(self.health.refusal())));
+        if self.health.is_full() && !admitted.is_empty() {
+            self.health.give_reserve();
+        }
+        (!admitted.is_empty()).then_some(admitted)
+    }
+
+    /// Ends writing, and opens the database again so that reading goes on.
+    fn failed(&self, error: &StoreError) {
+        let again = match self.health.fail(error) {
+            Ended::UntilRoom => Again::ToWrite,
+            Ended::ForGood => Again::ToRead,
+        };
+        let reopened = self.database.reopen(again).or_else(|error| {
+            // A disk without room even for this.
+            self.health.fail_for_good(&error);
+            self.database.reopen(Again::ToRead)
+        });
+        if let Err(error) = reopened {
+            self.health.fail_for_good(&error);
+        }
+    }
+
     /// Executes a batch in one transaction.
     fn commit(&self, batch: &mut [Box<dyn Job>]) -> Result<Committed, StoreError> {
-        let mut txn = self.database.begin_write()?;
-        txn.set_quick_repair(true);
+        let txn = self.database.begin_write()?;
         let mut wrote = Wrote::Nothing;
         for job in batch {
             if job.execute(&txn)? == Wrote::Something {
@@ -352,8 +398,7 @@ impl Loop {
                 gone.push(digest);
             }
         }
-        let mut txn = self.database.begin_write()?;
-        txn.set_quick_repair(true);
+        let txn = self.database.begin_write()?;
         {
             let mut table = txn.open_table(tables::CONDEMNED)?;
             for digest in gone {

@@ -16,6 +16,7 @@ mod import;
 mod journeys;
 mod schemas;
 mod store;
+mod store_full;
 mod support;
 mod tidy;
 mod vectors;

@@ -1,9 +1,10 @@
 //! The store under `kill -9`, and two processes on one data directory.
 //!
 //! The child is this very test binary, run again with [`DIR`] set: it appends to several sessions at once and says each entry
-//! that it would send. The parent kills it at a random moment, opens the store, and checks what the store promises: nothing
-//! that was said is lost, nothing is half there, a key that was used gives the same answer, and no place in a session was
-//! ever signed twice.
+//! that it would send. It is killed in the middle of its n-th call that changes the disk, each n in turn ([`KillDisk`]), or
+//! by the parent at a random moment. The parent then opens the store and checks what the store promises: nothing that was said
+//! is lost, nothing is half there, a key that was used gives the same answer, and no place in a session was ever signed
+//! twice.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -20,6 +21,7 @@ use throughline_protocol::id::{EntryCid, Seq};
 use throughline_protocol::payload::{PayloadDraft, UserWords, Words};
 use throughline_protocol::testing::{SessionBuilder, salt, ts};
 use throughline_protocol::verify::{ChainState, VerifiedSegment, Verifier};
+use throughline_store::testing::KillDisk;
 use throughline_store::{
     Adopt, AdoptOptions, Adopted, GuardUse, Idempotency, KeyOrigin, OpenError, OpenOptions, Scope, Store,
     Used,
@@ -31,10 +33,18 @@ const DIR: &str = "THROUGHLINE_TEST_STORE_DIR";
 const ROUND: &str = "THROUGHLINE_TEST_STORE_ROUND";
 /// Tells a child to open the store and wait until its input ends.
 const HOLD: &str = "THROUGHLINE_TEST_STORE_HOLD";
+/// Tells a child at which call it dies; 0 is never.
+const KILL_AT: &str = "THROUGHLINE_TEST_STORE_KILL_AT";
 /// Sessions that a child appends to, a thread each.
 const SESSIONS: usize = 3;
 /// Rounds of killing.
-const ROUNDS: u64 = 120;
+const ROUNDS: u64 = 520;
+/// Of so many rounds one is killed by the parent, at a random moment.
+const RANDOM_EVERY: u64 = 13;
+/// The n-th calls at which a child dies: an open, the first entries of each session, and more.
+const CALLS: u64 = 130;
+/// Rounds on one data directory.
+const ROUNDS_OF_DIR: u64 = 65;
 
 fn options(command: &str) -> OpenOptions {
     OpenOptions { key_origin: KeyOrigin::MadeWithStore, ..OpenOptions::new(ts(0), command) }
@@ -63,7 +73,11 @@ fn key_of(builder: &SessionBuilder, seq: Seq, result: Vec<u8>) -> Idempotency {
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
-    let store = Store::open(dir.as_ref(), options("child")).unwrap();
+    let calls = std::env::var(KILL_AT).map_or(0, |calls| calls.parse().unwrap());
+    let store = match calls {
+        0 => Store::open(dir.as_ref(), options("child")).unwrap(),
+        calls => Store::open_on(Arc::new(KillDisk::at_call(calls)), dir.as_ref(), options("child")).unwrap(),
+    };
     if std::env::var_os(HOLD).is_some() {
         println!("held");
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
@@ -210,34 +224,48 @@ fn note(sent: &mut Sent, line: &str) {
 
 #[test]
 fn nothing_sent_is_lost_and_nothing_is_signed_twice_under_kill_9() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("data");
-    let mut sent = Sent::new();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for round in 0..ROUNDS {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let lines_before_kill = state % 16;
-        let (mut child, mut lines) = spawn(&dir, &[(ROUND, &round.to_string())]);
+    let mut total = 0;
+    for from in (0..ROUNDS).step_by(usize::try_from(ROUNDS_OF_DIR).unwrap()) {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("data");
+        let mut sent = Sent::new();
+        for round in from..(from + ROUNDS_OF_DIR).min(ROUNDS) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            killed(&dir, &mut sent, round, state);
+            check(&dir, &sent, round);
+        }
+        total += sent.len();
+    }
+    assert!(total > usize::try_from(ROUNDS).unwrap(), "only {total} entries were sent");
+}
+
+/// Runs a child until it is killed; notes what it said.
+fn killed(dir: &Path, sent: &mut Sent, round: u64, random: u64) {
+    let is_random = round.is_multiple_of(RANDOM_EVERY);
+    let kill_at = if is_random { 0 } else { round % CALLS + 1 };
+    let environment = [(ROUND, round.to_string()), (KILL_AT, kill_at.to_string())];
+    let (mut child, mut lines) =
+        spawn(dir, &[0, 1].map(|at| (environment[at].0, environment[at].1.as_str())));
+    if is_random {
         let mut line = String::new();
-        let mut seen = 0;
-        while seen < lines_before_kill {
+        let mut left = random % 16;
+        while left > 0 {
             line.clear();
             assert_ne!(lines.read_line(&mut line).unwrap(), 0, "round {round}: the child ended by itself");
-            seen += u64::from(parse(&line).is_some());
-            note(&mut sent, &line);
+            left -= u64::from(parse(&line).is_some());
+            note(sent, &line);
         }
         child.kill().unwrap();
-        // What it said before it died counts as well; a line that was cut off does not.
-        for line in lines.lines() {
-            note(&mut sent, &line.unwrap());
-        }
-        let status = child.wait().unwrap();
-        assert_eq!(status.code(), None, "round {round}: expected a kill, got {status}");
-        check(&dir, &sent, round);
     }
-    assert!(sent.len() > usize::try_from(ROUNDS).unwrap(), "only {} entries were sent", sent.len());
+    // What it said before it died counts as well; a line that was cut off does not.
+    for line in lines.lines() {
+        note(sent, &line.unwrap());
+    }
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), None, "round {round}: expected a kill, got {status}");
 }
 
 fn check(dir: &Path, sent: &Sent, round: u64) {
@@ -269,7 +297,7 @@ fn check(dir: &Path, sent: &Sent, round: u64) {
         assert_eq!((guard.cid, guard.seq), (row.tip.cid, row.tip.seq), "round {round}");
     }
     // The whole of it, payload files included, is costly: now and then, and at the end.
-    if round.is_multiple_of(20) || round + 1 == ROUNDS {
+    if round.is_multiple_of(ROUNDS_OF_DIR / 2) || (round + 1).is_multiple_of(ROUNDS_OF_DIR) {
         let found = store.fsck().unwrap();
         assert!(found.is_clean(), "round {round}: {:?}", found.problems);
     }

@@ -1,0 +1,263 @@
+//! Putting right what [`crate::Fsck`] found damaged, as far as other bytes tell what was there.
+//!
+//! Blobs come back as bytes that hash to the name they are known by: from a peer, a file, wherever. What only repeats other
+//! rows (the index, the counters) is written anew from them. What was only here and says something of its own (the state of a
+//! session, the sign guard) is never guessed: without a guard row nothing is signed until a handoff, which is safe.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use redb::ReadableTable;
+use throughline_protocol::block::Decoded;
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::entry::Entry;
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId, UnixMillis};
+
+use crate::error::StoreError;
+use crate::files::{Files, INLINE_BYTES_MAX, InFlight};
+use crate::index::{self, Lane, Place};
+use crate::payloads::size_of;
+use crate::rows::{BlockPlace, BlockRow, ControlRow, EntryRow, SideRow, SideStatus};
+use crate::source::{Source, lookup};
+use crate::tables::{self, meta};
+use crate::writer::{Changes, Step, View};
+
+/// A blob that is not what was stored, by what it is known as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Damage {
+    /// An entry of a main chain.
+    Entry {
+        /// The session.
+        session: SessionId,
+        /// Where it stands.
+        seq: Seq,
+        /// What it hashes to.
+        cid: EntryCid,
+    },
+    /// An entry beside the main chain.
+    Side {
+        /// The session.
+        session: SessionId,
+        /// Its seq.
+        seq: Seq,
+        /// What it hashes to.
+        cid: EntryCid,
+    },
+    /// A payload or a block of a file.
+    Block {
+        /// sha2-256 of its bytes.
+        digest: [u8; 32],
+        /// A session whose entries link it, if one does.
+        session: Option<SessionId>,
+    },
+    /// A capability, tombstone or Ref.
+    Control {
+        /// sha2-256 of its bytes.
+        hash: [u8; 32],
+    },
+}
+
+impl Damage {
+    /// sha2-256 of the bytes that were there.
+    #[must_use]
+    pub fn digest(&self) -> &[u8; 32] {
+        match self {
+            Damage::Entry { cid, .. } | Damage::Side { cid, .. } => cid.digest(),
+            Damage::Block { digest, .. } => digest,
+            Damage::Control { hash } => hash,
+        }
+    }
+
+    /// The CIDs that the bytes may be asked for by: of a payload or a block of a file, the codec is not known here.
+    #[must_use]
+    pub fn cids(&self) -> Vec<Cid> {
+        let codecs: &[Codec] = match self {
+            Damage::Entry { .. } | Damage::Side { .. } | Damage::Control { .. } => &[Codec::DagCbor],
+            Damage::Block { .. } => &[Codec::DagCbor, Codec::Raw, Codec::DagPb],
+        };
+        codecs.iter().map(|codec| Cid::from_parts(*codec, HashKind::Sha256, *self.digest())).collect()
+    }
+
+    /// The session that it belongs to, if it is of one.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Damage::Entry { session, .. } | Damage::Side { session, .. } => Some(*session),
+            Damage::Block { session, .. } => *session,
+            Damage::Control { .. } => None,
+        }
+    }
+}
+
+/// Puts blobs back where they were damaged, and writes anew what only repeats other rows.
+#[derive(Clone, Debug)]
+pub struct Mend {
+    /// What is damaged, and bytes that hash to it. None of them: only what repeats other rows is written.
+    pub blobs: Vec<(Damage, Arc<[u8]>)>,
+    /// When.
+    pub at: UnixMillis,
+}
+
+impl Mend {
+    fn check_blob(damage: &Damage, bytes: &[u8]) -> Result<(), Reject> {
+        if EntryCid::of(bytes).digest() == damage.digest() {
+            return Ok(());
+        }
+        let what = format!("bytes for {} hash to something else", crate::files::short(damage.digest()));
+        Err(Reject::new(Code::CidMismatch, what))
+    }
+}
+
+impl Step for Mend {
+    /// How many rows of the index and counters were written anew.
+    type Output = u64;
+    type Error = StoreError;
+    /// The number of each session that is held.
+    type Plan = BTreeMap<SessionId, u64>;
+
+    fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, StoreError> {
+        self.blobs.iter().try_for_each(|(damage, bytes)| Mend::check_blob(damage, bytes))?;
+        let is_file = |damage: &Damage, bytes: &[u8]| {
+            matches!(damage, Damage::Block { .. }) && bytes.len() > INLINE_BYTES_MAX
+        };
+        let large = self.blobs.iter().filter(|(damage, bytes)| is_file(damage, bytes));
+        large.map(|(_, bytes)| Ok(files.put(bytes)?.1)).collect()
+    }
+
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+        let mut numbers = BTreeMap::new();
+        for (damage, bytes) in &self.blobs {
+            if let Damage::Entry { session, .. } | Damage::Side { session, .. } = damage {
+                numbers.insert(*session, index::need_session(view.txn, *session)?.number);
+                Decoded::<Entry>::decode(bytes.to_vec())?;
+            }
+        }
+        Ok(numbers)
+    }
+
+    fn write(self, numbers: Self::Plan, changes: &Changes<'_>) -> Result<u64, StoreError> {
+        for (damage, bytes) in &self.blobs {
+            put_blob(changes, damage, bytes, &numbers, self.at)?;
+        }
+        Ok(reindex(changes)? + recount(changes)?)
+    }
+}
+
+fn put_blob(
+    changes: &Changes<'_>,
+    damage: &Damage,
+    bytes: &[u8],
+    numbers: &BTreeMap<SessionId, u64>,
+    at: UnixMillis,
+) -> Result<(), StoreError> {
+    let payload_of =
+        || Ok::<_, StoreError>(Decoded::<Entry>::decode(bytes.to_vec())?.value().payload.map(|p| p.cid));
+    match damage {
+        Damage::Entry { session, seq, cid } => {
+            let Some(number) = numbers.get(session) else { return Ok(()) };
+            let row = EntryRow { cid: *cid, payload: payload_of()?, bytes };
+            changes.put(tables::ENTRIES, (*number, seq.get()), row.to_bytes().as_slice())
+        }
+        Damage::Side { session, seq, cid } => {
+            let Some(number) = numbers.get(session) else { return Ok(()) };
+            // Why it stood beside the chain is judged again with the session.
+            let status = SideStatus::Branch;
+            let row = SideRow { status, seq: *seq, since: at, payload: payload_of()?, bytes: bytes.to_vec() };
+            changes.put(tables::SIDE, (*number, cid.digest()), row.to_bytes().as_slice())
+        }
+        Damage::Control { hash } => {
+            let row = ControlRow { since: at, bytes: bytes.to_vec() };
+            changes.put(tables::CONTROLS, hash, row.to_bytes().as_slice())
+        }
+        Damage::Block { digest, .. } => put_block(changes, digest, bytes),
+    }
+}
+
+fn put_block(changes: &Changes<'_>, digest: &[u8; 32], bytes: &[u8]) -> Result<(), StoreError> {
+    let is_inline = bytes.len() <= INLINE_BYTES_MAX;
+    let place = if is_inline { BlockPlace::Table } else { BlockPlace::File };
+    // Of a row that cannot be read the lease is lost: what nothing links goes with the next one that ends.
+    let lease_ms = crate::payloads::row(changes.txn, digest).ok().flatten().map_or(0, |row| row.lease_ms);
+    let row = BlockRow { size: size_of(bytes), place, lease_ms };
+    changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
+    if is_inline {
+        changes.put(tables::PAYLOADS, digest, bytes)?;
+    }
+    Ok(())
+}
+
+/// Writes the index of every entry that can be read; returns how many rows it changed.
+fn reindex(changes: &Changes<'_>) -> Result<u64, StoreError> {
+    let mut wrong = Vec::new();
+    {
+        let mut note = |cid: EntryCid, place: Place| -> Result<(), StoreError> {
+            let held = lookup(changes.txn, tables::INDEX, cid.digest(), |row| row)?;
+            if held != Some(place.to_row()) {
+                wrong.push((cid, place));
+            }
+            Ok(())
+        };
+        for row in changes.txn.table(tables::ENTRIES)?.iter()? {
+            let (key, row) = row?;
+            let (session, seq) = key.value();
+            let (Ok(entry), Ok(seq)) = (EntryRow::from_bytes(row.value()), Seq::new(seq)) else { continue };
+            note(entry.cid, Place { session, seq, lane: Lane::Main })?;
+        }
+        for row in changes.txn.table(tables::SIDE)?.iter()? {
+            let (key, row) = row?;
+            let (session, cid) = key.value();
+            let cid = EntryCid::from_digest(*cid);
+            let Ok(side) = SideRow::from_bytes(cid, row.value()) else { continue };
+            note(cid, Place { session, seq: side.seq, lane: Lane::Side })?;
+        }
+    }
+    for (cid, place) in &wrong {
+        changes.put(tables::INDEX, cid.digest(), place.to_row())?;
+    }
+    Ok(size_of_list(wrong.len()))
+}
+
+fn size_of_list(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// Counts the bytes that are held again; returns how many counters were wrong.
+fn recount(changes: &Changes<'_>) -> Result<u64, StoreError> {
+    let (mut entries, mut sides, mut blocks, mut staged) = (0, 0, 0, 0);
+    for row in changes.txn.table(tables::ENTRIES)?.iter()? {
+        entries += EntryRow::from_bytes(row?.1.value()).map_or(0, |entry| size_of(entry.bytes));
+    }
+    for row in changes.txn.table(tables::SIDE)?.iter()? {
+        let (key, row) = row?;
+        let cid = EntryCid::from_digest(*key.value().1);
+        sides += SideRow::from_bytes(cid, row.value()).map_or(0, |side| size_of(&side.bytes));
+    }
+    for row in changes.txn.table(tables::BLOCKS)?.iter()? {
+        blocks += BlockRow::from_bytes(row?.1.value()).map_or(0, |block| block.size);
+    }
+    for row in changes.txn.table(tables::STAGING_SCOPES)?.iter()? {
+        staged += row?.1.value().0;
+    }
+    let after = |last: Option<u64>, key| -> Result<u64, StoreError> {
+        // A sequence never goes back.
+        Ok(last.map_or(1, |last| last + 1).max(crate::source::counter(changes.txn, key)?))
+    };
+    let session = changes.txn.table(tables::SESSIONS)?.last()?.map(|(number, _)| number.value());
+    let event = changes.txn.table(tables::EVENTS)?.last()?.map(|(id, _)| id.value());
+    let mut wrong = 0;
+    let counted = [
+        (meta::NEXT_SESSION, after(session, meta::NEXT_SESSION)?),
+        (meta::NEXT_EVENT, after(event, meta::NEXT_EVENT)?),
+        (meta::ENTRY_BYTES, entries),
+        (meta::SIDE_BYTES, sides),
+        (meta::BLOCK_BYTES, blocks),
+        (meta::STAGING_BYTES, staged),
+    ];
+    for (key, bytes) in counted {
+        if crate::source::counter(changes.txn, key)? != bytes {
+            changes.put(tables::META, key, bytes)?;
+            wrong += 1;
+        }
+    }
+    Ok(wrong)
+}
