@@ -181,11 +181,11 @@ codes! {
     // storage
     SignGuard "E_SIGN_GUARD" Local "this node may not sign in this session until a handoff" "The sign guard has no row that the next entry could follow (a restored or cloned data directory). Move the session, to this node if you like: throughline move S --to self.";
     Locked "E_LOCKED" Local "another process holds the data directory" "Commands go through a running node by themselves; stop the named process or wait for it.";
-    StoreCorrupt "E_STORE_CORRUPT" Local "stored bytes are damaged" "Run throughline fsck; fetch the damaged blobs again.";
+    StoreCorrupt "E_STORE_CORRUPT" Local "stored bytes are damaged" "Run throughline fsck --repair: it fetches the damaged blobs again.";
     IndexCorrupt "E_INDEX_CORRUPT" Local "the index contradicts the entries" "Run throughline fsck.";
     StoreVersion "E_STORE_VERSION" Local "the data directory was written by another format version" "Use the throughline version that wrote it, or upgrade.";
     StoreIo "E_STORE_IO" Local "the disk refused a read or write" "Check free space and the disk. Nothing that was acknowledged is lost.";
-    StoreReadOnly "E_STORE_READ_ONLY" Local "the store takes no writes" "A write failed earlier; restart after fixing the disk.";
+    StoreReadOnly "E_STORE_READ_ONLY" Local "the store takes no writes" "A write failed earlier: fix the disk and restart. A full disk needs room only, no restart.";
     Quota "E_QUOTA" Local "a quota is full" "Raise the limit in the config, or let something go.";
     NotInitialised "E_NOT_INITIALISED" Local "there is no node here yet" "Run throughline init.";
     KeyfileMode "E_KEYFILE_MODE" Local "a key file that others may read" "Set its mode with chmod 600.";

@@ -192,7 +192,11 @@ pub const ROUTES: &[Route] = &[
         takes: NOTHING,
         gives: &["text/event-stream"],
     },
-    post("/v1/fsck", JSON, "Hash and verify again all that is stored"),
+    post(
+        "/v1/fsck",
+        JSON,
+        "Hash and verify again all that is stored; with repair, fetch again what is damaged",
+    ),
     post("/v1/stop", JSON, "End the node cleanly"),
 ];
 

@@ -189,7 +189,7 @@ pub(crate) enum Command {
     /// Write a session to a CAR file
     Export(c::export::ExportArgs),
     /// Hash and verify again all that is stored
-    Fsck,
+    Fsck(c::fsck::FsckArgs),
     /// Measure this machine in temporary directories: ratios against a baseline of the same run
     Bench(c::bench::BenchArgs),
     /// The local API: where it is, its token, its description

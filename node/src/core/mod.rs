@@ -26,6 +26,7 @@ mod import_run;
 mod may;
 mod preview;
 mod refs;
+mod repair;
 mod resolve;
 mod scene;
 mod seal_up;
@@ -61,6 +62,7 @@ pub use import::ImportRequest;
 pub use import_agents::{AgentName, SUB_AGENT_NAME_BYTES_MAX, SUB_AGENTS_MAX, check_sub_agents};
 pub use preview::Revoke;
 pub use refs::ref_facts;
+pub use repair::cids_of as cids_of_damaged;
 pub use verify::PayloadUse;
 pub(crate) use verify::settle_links;
 

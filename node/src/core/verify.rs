@@ -1,8 +1,7 @@
-//! The five checks over what this node holds of a session, and over everything that is stored.
+//! The five checks over what this node holds of a session.
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report};
@@ -70,34 +69,6 @@ impl Node {
             // Branches or late blobs: judged as a set, in a second reading.
             Err(_) => with(Auditor::over_set(session))?.map_err(|not_linear| not_linear.reason.into()),
         }
-    }
-
-    /// Hashes everything that is stored and verifies every chain again.
-    ///
-    /// # Errors
-    /// When the database cannot be read at all; damage is listed.
-    pub fn fsck(&self) -> Answer<Value> {
-        let found = self.store().fsck()?;
-        let problems: Vec<Value> = found
-            .problems
-            .iter()
-            .map(|problem| {
-                json!({
-                    "code": problem.code.name(),
-                    "session": problem.session.map(|session| session.to_string()),
-                    "detail": problem.what,
-                })
-            })
-            .collect();
-        Ok(json!({
-            "v": 1, "kind": "fsck",
-            "checked": {
-                "sessions": found.sessions, "entries": found.entries, "blocks": found.blocks,
-                "controls": found.controls,
-            },
-            "problemCount": found.problem_count,
-            "problems": problems,
-        }))
     }
 }
 

@@ -60,7 +60,9 @@ use shared::Shared;
 
 pub use contacts::Relation;
 pub use fault::PeerFault;
-pub use fetch::{FetchRequest, Fetched, Freshness, FromPeer, Tallied, Tally, Transfer, Use, Wanted};
+pub use fetch::{
+    BlobsCame, FetchRequest, Fetched, Freshness, FromPeer, Tallied, Tally, Transfer, Use, Wanted,
+};
 pub use follow::Told;
 pub use policy::{Asker, Party, Reach, Tie};
 pub use serve::HandoffHandler;
@@ -172,6 +174,19 @@ impl Network {
         let wanted = request.payloads;
         let fetched = self.fetch_counted(request, tally).await?;
         self.shared.on_node(move |node| fetch::answer(node, &fetched, wanted)).await
+    }
+
+    /// Asks for single blobs by CID: `from` names whom, without it everybody who is known.
+    ///
+    /// # Errors
+    /// `E_PEER_UNKNOWN`.
+    pub async fn blobs(
+        &self,
+        from: &[String],
+        owner: Option<Principal>,
+        wanted: std::collections::BTreeSet<throughline_protocol::id::Cid>,
+    ) -> Answer<BlobsCame> {
+        self.shared.blobs(from, owner, wanted).await
     }
 
     /// As [`Network::tell_controls`], for one blob of whichever owner.

@@ -6,6 +6,7 @@
 mod append;
 mod authority;
 mod bad_inputs;
+mod damage;
 pub(crate) mod fixtures;
 mod forking;
 mod import;

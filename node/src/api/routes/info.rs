@@ -1,16 +1,19 @@
 //! The node itself: health, keys, status, fsck, stop.
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use throughline_protocol::code::Code;
 use throughline_protocol::id::SessionId;
 use throughline_protocol::ticket::{PeerTicket, Ticket};
 
-use crate::api::error::Answer;
+use crate::api::error::{Answer, Problem};
 use crate::api::{App, openapi};
-use crate::core::{Node, need_session, shape};
-use crate::sync::PeerView;
+use crate::core::{Node, cids_of_damaged, need_session, shape};
+use crate::sync::{BlobsCame, PeerView};
 
 use super::input;
 
@@ -123,7 +126,12 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
     let health: Vec<Value> = store
         .iter()
         .map(|why| {
-            json!({"code": "H_READ_ONLY", "severity": "error", "message": why, "fix": "fix the disk, then restart"})
+            let fix = if why.contains("the disk is full") {
+                "make room; writing goes on by itself"
+            } else {
+                "fix the disk, then restart"
+            };
+            json!({"code": "H_READ_ONLY", "severity": "error", "message": why, "fix": fix})
         })
         .collect();
     Ok(json!({
@@ -140,8 +148,56 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
     }))
 }
 
-async fn fsck(State(app): State<App>) -> Answer<Json<Value>> {
-    app.act(Node::fsck).await.map(Json)
+/// With `"repair": true` what is damaged is fetched again, from the peers in `"from"` or all that are known; `?dryRun=1` only says
+/// what would be asked for.
+async fn fsck(
+    State(app): State<App>,
+    query: input::Query,
+    input::Whole(body): input::Whole,
+) -> Answer<Json<Value>> {
+    let body = input::json(&body)?;
+    if body["repair"] != true {
+        return app.act(Node::fsck).await.map(Json);
+    }
+    let from: Vec<String> = match &body["from"] {
+        Value::Null => Vec::new(),
+        Value::Array(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            return Err(Problem::new(Code::ApiBody, "expected an array in `from`"));
+        }
+    };
+    let mut answer = app.act(Node::fsck).await?;
+    answer["before"] = answer["problemCount"].take();
+    if input::flag(&query, "dryRun") {
+        answer["problemCount"] = answer["before"].clone();
+        answer["dryRun"] = json!(true);
+        return Ok(Json(answer));
+    }
+    let repaired = repair(&app, &from).await?;
+    let mut after = app.act(Node::fsck).await?;
+    after["repaired"] = repaired;
+    after["repaired"]["problemsBefore"] = answer["before"].take();
+    Ok(Json(after))
+}
+
+/// Asks for what is damaged, and puts it back. Without a network only what repeats other rows is put right.
+async fn repair(app: &App, from: &[String]) -> Answer<Value> {
+    let (mut asked, mut mended, mut peers) = (0, 0, BTreeSet::new());
+    let by_owner = app.act(Node::damaged).await?;
+    for (owner, damaged) in by_owner {
+        asked += damaged.len();
+        let came = match app.node().network() {
+            Some(network) => network.blobs(from, owner, cids_of_damaged(&damaged)).await?,
+            None => BlobsCame::default(),
+        };
+        peers.extend(came.from.clone());
+        mended += app.act(move |node| node.mend(&damaged, &came)).await?;
+    }
+    if asked == 0 {
+        // The index and the counters, which nobody else has.
+        app.act(|node| node.mend(&BTreeSet::new(), &BlobsCame::default())).await?;
+    }
+    Ok(json!({"asked": asked, "blobs": mended, "notFound": asked - mended, "from": peers}))
 }
 
 async fn stop(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {

@@ -69,7 +69,7 @@ pub(crate) fn run(ctx: &Context, command: &Command) -> Answer<Outcome> {
         Command::Unpin(args) => pin::unpin(ctx, args),
         Command::Peer(command) => peer::run(ctx, command),
         Command::Export(args) => export::run(ctx, args),
-        Command::Fsck => fsck::run(ctx),
+        Command::Fsck(args) => fsck::run(ctx, args),
         Command::Bench(args) => bench::run(ctx, args),
         Command::Api(command) => api::run(ctx, command),
         Command::Config(command) => config::run(ctx, command),

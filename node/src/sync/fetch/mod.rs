@@ -15,6 +15,7 @@ mod auditing;
 mod blobs;
 mod check;
 mod difference;
+mod mend;
 mod pipeline;
 mod providers;
 mod range;
@@ -41,6 +42,7 @@ use providers::{Answered, best_head};
 use run::Run;
 
 pub(super) use answer::answer;
+pub use mend::BlobsCame;
 pub(super) use providers::{Provider, mark_of};
 pub use tally::{Tallied, Tally};
 
