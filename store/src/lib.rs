@@ -260,7 +260,7 @@ impl Store {
     /// When the database cannot be read at all; damage is a [`Problem`].
     pub fn fsck(&self) -> Result<Fsck, StoreError> {
         let reader = self.reader()?;
-        reader.fsck(&mut VerifyCheck::new(&reader))
+        database::guarded(|| reader.fsck(&mut VerifyCheck::new(&reader)))
     }
 }
 

@@ -29,6 +29,20 @@ fn options_of(command: &str) -> OpenOptions {
 }
 
 #[test]
+fn a_database_that_was_put_aside_is_made_anew_and_trusts_no_signature() {
+    let home = Home::new();
+    drop(home.open());
+    let path = home.path().join("store.redb");
+    fs::write(&path, "no database").unwrap();
+    let refused = Store::open(&home.path(), options()).err().expect("it is no database");
+    assert_eq!(refused.code(), Code::StoreCorrupt, "{refused}");
+    fs::rename(&path, home.path().join("store.redb.damaged")).unwrap();
+    let store = home.open();
+    assert!(store.fsck().unwrap().is_clean());
+    assert!(!store.reader().unwrap().is_guard_trusted().unwrap());
+}
+
+#[test]
 fn a_newer_format_is_refused_and_left_alone() {
     let home = Home::new();
     drop(home.open());

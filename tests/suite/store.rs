@@ -239,7 +239,7 @@ fn nothing_sent_is_lost_and_nothing_is_signed_twice_under_kill_9() {
         }
         total += sent.len();
     }
-    assert!(total > usize::try_from(ROUNDS).unwrap(), "only {total} entries were sent");
+    assert!(total > usize::try_from(ROUNDS / 4).unwrap(), "only {total} entries were sent");
 }
 
 /// Runs a child until it is killed; notes what it said.
