@@ -29,7 +29,7 @@ pub(super) const ROWS: &[Row] = &[
     row("CA11", &["valid"], |_| anchored()),
     row("CA12", &["same"], |_| vec![arrivals(6)]),
     row("CA13", &["accept"], |_| vec![granted_again()]),
-    row("CA16", &["E_QUOTA"], |_| vec![many_tombstones()]),
+    row("CA16", &["E_QUOTA"], |_| vec![many_tombstones().as_str().into()]),
     row("CA17a", &["E_CAP_MISSING"], |_| vec![without_capability()]),
     row("CA17b", &["E_INCOMPLETE"], |_| vec![not_held()]),
     row("CA19", &["same"], |_| vec![by_the_other_cid()]),
