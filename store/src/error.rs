@@ -132,6 +132,17 @@ impl From<redb::Error> for StoreError {
         {
             return StoreError::corrupt(format!("store.redb: {error}"));
         }
+        // Every table is made with the database and asked for by one type: another one, or none, is damage to its name.
+        if matches!(
+            error,
+            redb::Error::TableTypeMismatch { .. }
+                | redb::Error::TableIsMultimap(_)
+                | redb::Error::TableIsNotMultimap(_)
+                | redb::Error::TableDoesNotExist(_)
+                | redb::Error::TypeDefinitionChanged { .. }
+        ) {
+            return StoreError::corrupt(format!("store.redb: {error}"));
+        }
         StoreError::Database(error)
     }
 }
