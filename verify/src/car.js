@@ -32,7 +32,8 @@ function readHeader (bytes) {
   }
   const roots = isMap(header) ? header.get('roots') : null
   if (header?.size !== 2 || header.get('version') !== 1 || !Array.isArray(roots)) refuse('E_CAR_HEADER', 'roots and version 1 expected')
-  if (roots.length !== 1 || !isLink(roots[0])) refuse('E_CAR_HEADER', `one root expected, found ${roots.length}`)
+  if (!roots.every(isLink)) refuse('E_CAR_HEADER', 'a root that is no link')
+  if (roots.length !== 1) refuse('E_CAR_ROOT', `one root expected, found ${roots.length}`)
   return roots[0]
 }
 

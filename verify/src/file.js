@@ -5,8 +5,8 @@
 import { readBlob, checkSigned } from './blob.js'
 import { decode } from './cbor.js'
 import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, SHA2_256 } from './cid.js'
-import { Reject, refuse } from './codes.js'
-import { DEPTH_BLOB, LINKS } from './limits.js'
+import { Reject, refusal, refuse } from './codes.js'
+import { DEPTH_BLOB, DEPTH_OPEN, LINKS } from './limits.js'
 import { checkPayload, readPayload } from './payload.js'
 
 const CONTROL_RANK = ['Capability', 'CapabilityTombstone', 'Ref']
@@ -63,15 +63,13 @@ export class SessionFile {
     this.blobs = [] // that passed by themselves
     this.problems = [] // {code, detail, seq, cid}
     this.broken = false // a fault of the file: nothing after it was read
-    this.hashed = 0
-    this.payloads = new Set() // CIDs of payloads that were checked
+    this.payloads = new Set() // CIDs of the entries whose payload came along and was checked
     this.seen = new Set()
     this.named = new Map() // what may follow the last entry: cid → {rank, read}
     this.rank = 0
     this.configs = new Set()
     this.lastControl = null
     this.lastEntry = null
-    this.rootSeq = null
   }
 
   /** Notes a fault of one blob. */
@@ -80,9 +78,18 @@ export class SessionFile {
   }
 
   /** Notes a fault of the file. */
-  stop (reject, cid = null) {
+  stop (reject) {
     this.broken = true
-    this.note(reject, null, cid)
+    this.note(reject)
+  }
+
+  /**
+   * Takes the root: the CID of an entry.
+   * @param {import('./cid.js').CID} cid
+   */
+  takeRoot (cid) {
+    if (cid.code !== DAG_CBOR || cid.multihash.code !== SHA2_256) refuse('E_CAR_ROOT', `${cid} is not the CID of an entry`)
+    this.root = cid.toString()
   }
 
   /**
@@ -95,14 +102,13 @@ export class SessionFile {
     try {
       if (!matches(cid, bytes)) refuse('E_CID_MISMATCH', `${bytes.length} bytes given for ${name} hash to something else`)
       if (this.seen.has(name)) refuse('E_CAR_DUP', `${name} stands twice`)
-      this.seen.add(name)
-      this.hashed++
       const expected = this.named.get(name)
-      if (expected !== undefined) this.takeNamed(expected, cid, bytes)
-      else this.takeBlob(cid, name, bytes)
+      if (expected === undefined) return this.takeBlob(cid, name, bytes)
+      this.takeNamed(expected, cid, bytes)
+      this.seen.add(name)
     } catch (error) {
       if (!(error instanceof Reject)) throw error
-      this.stop(error, name)
+      this.stop(error)
     }
     return !this.broken
   }
@@ -114,7 +120,7 @@ export class SessionFile {
   }
 
   takeBlob (cid, name, bytes) {
-    if (cid.code !== DAG_CBOR) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
+    if (cid.code !== DAG_CBOR || cid.multihash.code !== SHA2_256) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
     const map = decode(bytes, DEPTH_BLOB).value
     const type = map instanceof Map ? map.get('type') : null
     const ours = typeof type === 'string' && (type.startsWith('Session') || CONTROL_RANK.includes(type))
@@ -123,15 +129,12 @@ export class SessionFile {
     const blob = readBlob(bytes) // what cannot be read has no place: a fault of the file
     if (blob.isEntry) this.checkEntryPlace(blob)
     else this.checkControlPlace(blob)
-    if (cid.multihash.code !== SHA2_256) return this.note(new Reject('E_CID_HASH', 'blobs stand under their sha2-256 CID'), blob.isEntry ? blob.seq : null, name)
-    if (blob.isEntry) this.expectNamed(blob)
-    try {
-      checkSigned(blob)
-      this.blobs.push(blob)
-    } catch (error) {
-      if (!(error instanceof Reject)) throw error
-      this.note(error, blob.isEntry ? blob.seq : null, name)
-    }
+    if (!blob.isEntry || blob.type === 'SessionGenesis') this.seen.add(name) // other entries ascend: one that stands twice shows by its place
+    const refused = refusal(() => checkSigned(blob))
+    if (refused === null) this.blobs.push(blob)
+    else this.note(refused, blob.isEntry ? blob.seq : null, name)
+    if (blob.isEntry) this.expectNamed(blob, refused === null)
+    return true
   }
 
   checkControlPlace (blob) {
@@ -150,20 +153,20 @@ export class SessionFile {
     else {
       if (blob.type === 'SessionGenesis') refuse('E_CAR_ORDER', 'a second genesis')
       const last = this.lastEntry
+      if (blob.cid === last.cid) refuse('E_CAR_DUP', `${blob.cid} stands twice`)
       const order = blob.seq - last.seq || compareBytes(blob.link.bytes, last.link.bytes)
       if (order <= 0) refuse('E_CAR_ORDER', `entry ${blob.seq} stands after entry ${last.seq}`)
-      if (this.rootSeq !== null && blob.seq > this.rootSeq) refuse('E_CAR_ROOT', `entry ${blob.seq} stands after the root, entry ${this.rootSeq}`)
     }
     this.lastEntry = blob
-    if (blob.cid === this.root) this.rootSeq = blob.seq
   }
 
-  expectNamed (blob) {
+  /** What may follow an entry. Words of one whose signature is wrong stand there and are not looked at. */
+  expectNamed (blob, signed) {
     this.named = new Map()
     this.rank = 0
     const payload = blob.get('payload')
     const config = blob.get('config')
-    if (payload) this.named.set(payload.get('cid').toString(), { rank: 0, read: (bytes) => this.readWords(blob, bytes) })
+    if (payload) this.named.set(payload.get('cid').toString(), { rank: 0, read: (bytes) => this.readWords(blob, bytes, signed) })
     if (config && !this.configs.has(config.toString())) {
       this.configs.add(config.toString())
       this.named.set(config.toString(), { rank: 1, read: (bytes) => this.noting(blob, () => readPayload(bytes, 'config')) })
@@ -180,11 +183,9 @@ export class SessionFile {
     }
   }
 
-  readWords (blob, bytes) {
-    const map = this.noting(blob, () => checkPayload(blob, bytes))
-    if (map === null) return
-    this.payloads.add(blob.get('payload').get('cid').toString())
-    this.expectFiles(linksIn(map))
+  readWords (blob, bytes, signed) {
+    if (signed && this.noting(blob, () => checkPayload(blob, bytes)) !== null) this.payloads.add(blob.cid)
+    refusal(() => { this.expectFiles(linksIn(decode(bytes, DEPTH_OPEN).value)) }) // what cannot be read names nothing
   }
 
   expectFiles (links) {

@@ -185,9 +185,9 @@ fn read_header(bytes: &[u8], forms: CidForms) -> Result<Vec<Cid>, Reject> {
         let (link, after) =
             after.split_at_checked(usize::from(length)).ok_or_else(|| bad("a root is cut short"))?;
         let cid = link.strip_prefix(&[0]).ok_or_else(|| bad("a root without its 0x00 prefix"))?;
-        let (cid, trailing) = forms.read(cid)?;
+        let (cid, trailing) = forms.read(cid).map_err(|reject| bad(&format!("a root: {reject}")))?;
         if !trailing.is_empty() {
-            return Err(Reject::new(Code::CidTrailing, format!("{} bytes follow a root", trailing.len())));
+            return Err(bad(&format!("{} bytes follow a root", trailing.len())));
         }
         roots.push(cid);
         rest = after;

@@ -151,9 +151,11 @@ pub(super) fn of_set(set: &Set, told: Option<EntryCid>) -> Findings {
         findings.problems.push(Problem { cid: Some(cid), seq, reject: reject.clone() });
     }
     let foreign = judged.foreign();
-    findings
-        .problems
-        .extend(foreign.map(|(cid, seq, reject)| Problem { cid: Some(cid), seq: Some(seq), reject }));
+    findings.problems.extend(foreign.map(|(cid, seq, reject)| Problem {
+        cid: Some(cid),
+        seq: Some(seq),
+        reject,
+    }));
     findings.evidence = selection.evidence;
     findings
 }
