@@ -10,7 +10,7 @@ import { isMap } from './schema.js'
 /** A minimal varint at `at`: [value, offset behind it], null when more bytes are needed. */
 function varint (bytes, at, max, code) {
   let value = 0
-  for (let n = 0; n < 5; n++) {
+  for (let n = 0; n < 4; n++) {
     if (at + n >= bytes.length) return null
     const byte = bytes[at + n]
     value += (byte & 0x7f) * 2 ** (7 * n)
@@ -19,7 +19,7 @@ function varint (bytes, at, max, code) {
       return [value, at + n + 1]
     }
   }
-  return refuse(code, 'a length of more than 5 bytes')
+  return refuse(code, 'a length of more than 4 bytes')
 }
 
 function readHeader (bytes) {
@@ -32,7 +32,8 @@ function readHeader (bytes) {
   }
   const roots = isMap(header) ? header.get('roots') : null
   if (header?.size !== 2 || header.get('version') !== 1 || !Array.isArray(roots)) refuse('E_CAR_HEADER', 'roots and version 1 expected')
-  if (roots.length !== 1 || !isLink(roots[0])) refuse('E_CAR_HEADER', `one root expected, found ${roots.length}`)
+  if (!roots.every(isLink)) refuse('E_CAR_HEADER', 'a root that is no link')
+  if (roots.length !== 1) refuse('E_CAR_ROOT', `one root expected, found ${roots.length}`)
   return roots[0]
 }
 

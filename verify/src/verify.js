@@ -167,7 +167,7 @@ function report (file, told) {
   const result = select(placed)
   const problems = [...file.problems]
   if (file.genesis !== null) problems.push(...placeProblems(file, placed))
-  const toldMissing = told !== null && !file.broken && file.genesis !== null && !file.seen.has(told)
+  const toldMissing = told !== null && !file.broken && file.genesis !== null && !file.entries.has(told)
   if (toldMissing) problems.push({ code: 'E_INCOMPLETE', detail: 'the told head is not held', seq: null, cid: told })
   if (unexplained(told, placed, result)) problems.push({ code: 'E_REF_INCONSISTENT', detail: 'selection returns another head than the one told', seq: null, cid: told })
   const sorted = ordered(problems)
@@ -219,7 +219,7 @@ export class CarVerifier {
     if (this.file.broken) return
     this.guarded(() => {
       for (const { cid, bytes } of this.reader.push(chunk)) {
-        this.file.root ??= this.reader.root.toString()
+        if (this.file.root === null) this.file.takeRoot(this.reader.root)
         if (!this.file.take(cid, bytes)) return
       }
     })
@@ -227,8 +227,13 @@ export class CarVerifier {
 
   /** The report, once all bytes were pushed. */
   end () {
-    if (!this.file.broken) this.guarded(() => this.reader.end())
-    return report(this.file, this.told ?? this.reader.root?.toString() ?? null)
+    if (!this.file.broken) {
+      this.guarded(() => {
+        this.reader.end()
+        if (this.file.root === null) this.file.takeRoot(this.reader.root)
+      })
+    }
+    return report(this.file, this.told ?? this.file.root)
   }
 }
 

@@ -54,7 +54,7 @@ impl CarReader {
     /// The next event; none when more bytes are needed. After an error it is the same error for ever.
     ///
     /// # Errors
-    /// In a `Some`: `E_CAR_HEADER` for a header that is not that of a CAR v1, `E_CAR_VARINT` for a section length that
+    /// In a `Some`: `E_CAR_HEADER` for a header that is not that of a CAR v1 or has a root of a form not taken, `E_CAR_VARINT` for a section length that
     /// is zero, not minimal or too large, an `E_CID…` code for a CID of a form not taken, `E_CID_MISMATCH` for bytes that
     /// hash to something else.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends is done; this one may go on")]
@@ -185,9 +185,9 @@ fn read_header(bytes: &[u8], forms: CidForms) -> Result<Vec<Cid>, Reject> {
         let (link, after) =
             after.split_at_checked(usize::from(length)).ok_or_else(|| bad("a root is cut short"))?;
         let cid = link.strip_prefix(&[0]).ok_or_else(|| bad("a root without its 0x00 prefix"))?;
-        let (cid, trailing) = forms.read(cid)?;
+        let (cid, trailing) = forms.read(cid).map_err(|reject| bad(&format!("a root: {reject}")))?;
         if !trailing.is_empty() {
-            return Err(Reject::new(Code::CidTrailing, format!("{} bytes follow a root", trailing.len())));
+            return Err(bad(&format!("{} bytes follow a root", trailing.len())));
         }
         roots.push(cid);
         rest = after;
