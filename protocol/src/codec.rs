@@ -265,6 +265,9 @@ pub fn decode(bytes: &[u8], depth_max: usize) -> Result<(Value<'_>, Facts), Reje
 /// byte that may encode it. A map's keys, a tag and what it stands over count as one each. Walks without recursion and builds nothing;
 /// what is not CBOR is left to [`decode`] to name.
 pub(crate) fn expect_heads(bytes: &[u8], heads_max: usize, code: Code) -> Result<(), Reject> {
+    if bytes.len() <= heads_max {
+        return Ok(());
+    }
     let mut rest = bytes;
     let mut heads = 0_usize;
     while let Some((&first, after)) = rest.split_first() {

@@ -194,8 +194,8 @@ impl TextPart {
         let fields = Fields::open(map, "text", &["text"])?;
         Ok(TextPart {
             text: fields.need("text", schema::text)?,
-            citations: fields.maybe("citations", texts)?.unwrap_or_default(),
             phase: fields.maybe("phase", schema::id)?,
+            citations: fields.maybe("citations", texts)?.unwrap_or_default(),
             thought_signature: fields.maybe("thoughtSignature", schema::text)?,
             extra: rest(map, &["type", "text", "citations", "phase", "thoughtSignature"]),
         })
@@ -232,11 +232,11 @@ impl ReasoningPart {
         let fields = Fields::open(map, "reasoning", &["binding"])?;
         Ok(ReasoningPart {
             text: fields.maybe("text", schema::text)?,
+            binding: fields.need("binding", schema::map(Binding::from_map))?,
             summary: fields.maybe("summary", texts)?.unwrap_or_default(),
-            signature: fields.maybe("signature", schema::text)?,
             redacted: fields.maybe("redacted", schema::text)?,
             encrypted: fields.maybe("encrypted", schema::text)?,
-            binding: fields.need("binding", schema::map(Binding::from_map))?,
+            signature: fields.maybe("signature", schema::text)?,
             extra: rest(map, KEYS),
         })
     }
@@ -258,10 +258,10 @@ impl Binding {
     fn from_map(map: &Map<'_>) -> Result<Self, Reject> {
         let fields = Fields::closed(map, "binding", &["model", "provider"], &["api", "account"])?;
         Ok(Binding {
-            provider: fields.need("provider", schema::id)?,
-            model: fields.need("model", schema::name)?,
             api: fields.maybe("api", schema::id)?,
+            model: fields.need("model", schema::name)?,
             account: fields.maybe("account", schema::fixed::<32>)?,
+            provider: fields.need("provider", schema::id)?,
         })
     }
 
@@ -279,10 +279,10 @@ impl CallPart {
         const KEYS: &[&str] = &["type", "callId", "providerCallId", "name", "input", "thoughtSignature"];
         let fields = Fields::open(map, "toolCall", &["callId", "name", "input"])?;
         Ok(CallPart {
-            call_id: fields.need("callId", schema::id)?,
-            provider_call_id: fields.maybe("providerCallId", schema::text)?,
             name: fields.need("name", schema::name)?,
             input: fields.need("input", schema::text)?,
+            call_id: fields.need("callId", schema::id)?,
+            provider_call_id: fields.maybe("providerCallId", schema::text)?,
             thought_signature: fields.maybe("thoughtSignature", schema::text)?,
             extra: rest(map, KEYS),
         })
@@ -305,9 +305,9 @@ impl MediaPart {
         let fields = Fields::open(map, "media", &["cid", "size", "mediaType"])?;
         Ok(MediaPart {
             cid: fields.need("cid", schema::block)?,
+            name: fields.maybe("name", schema::name)?,
             size: fields.need("size", schema::uint)?,
             media_type: fields.need("mediaType", schema::id)?,
-            name: fields.maybe("name", schema::name)?,
             extra: rest(map, &["type", "cid", "size", "mediaType", "name"]),
         })
     }
@@ -334,9 +334,9 @@ impl Opaque {
     pub(crate) fn from_map(map: &Map<'_>) -> Result<Self, Reject> {
         let fields = Fields::open(map, "opaque", &["provider", "kind", "raw"])?;
         Ok(Opaque {
-            provider: fields.need("provider", schema::id)?,
-            kind: fields.need("kind", schema::name)?,
             raw: fields.need("raw", schema::text)?,
+            kind: fields.need("kind", schema::name)?,
+            provider: fields.need("provider", schema::id)?,
             extra: rest(map, &["type", "provider", "kind", "raw"]),
         })
     }
@@ -391,11 +391,11 @@ impl Block {
         let annotation = schema::map(|map| Ok(map.clone().into_owned()));
         Ok(Block {
             id: fields.need("id", schema::id)?,
-            kind: fields.need("type", schema::name)?,
-            text: fields.lax("text", schema::text)?,
             link: fields.lax("link", schema::text)?,
-            annotations: fields.lax("annotations", schema::list(usize::MAX, annotation))?,
+            text: fields.lax("text", schema::text)?,
+            kind: fields.need("type", schema::name)?,
             children: fields.need("children", blocks)?,
+            annotations: fields.lax("annotations", schema::list(usize::MAX, annotation))?,
             attributes: rest(map, KEYS),
         })
     }

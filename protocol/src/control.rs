@@ -183,9 +183,9 @@ impl Tombstone {
         let keep = schema::map(|map| {
             let fields = Fields::closed(map, "keep[]", &["seq", "head", "genesis"], &[])?;
             Ok(Keep {
-                genesis: fields.need("genesis", schema::entry)?,
-                head: fields.need("head", schema::entry)?,
                 seq: Seq::new(fields.need("seq", schema::uint)?)?,
+                head: fields.need("head", schema::entry)?,
+                genesis: fields.need("genesis", schema::entry)?,
             })
         });
         let keep: Vec<Keep> =

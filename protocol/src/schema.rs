@@ -1,7 +1,7 @@
 //! Reading the fields of a closed map in the order the protocol gives for its refusals.
 //!
 //! A type's decoder names its fields once, through [`Fields::closed`] (VERSION, KEY, UNKNOWN, MISSING in this order), and
-//! then takes them one by one; each getter checks NULL, NONCANON (an optional field that spells out its default), TYPE,
+//! then takes them one by one, those of an inner map in the canonical order of their keys; each getter checks NULL, NONCANON (an optional field that spells out its default), TYPE,
 //! LEN and TEXT in this order. The kinds are those of `docs/PROTOCOL.md` §Kinds.
 
 use crate::code::{Code, Reject};

@@ -132,8 +132,8 @@ impl SignedBlob for SeedBlob {
         let mut fields = map.clone();
         fields.remove("sig");
         let blob = SeedBlob::new(fields.into_owned()).map_err(|reject| {
-            // What is unknown or no type of Seed's is told before what is missing; all else after it.
-            let first = matches!(reject.code, Code::SchemaUnknown | Code::SchemaMissing | Code::Type);
+            // What is unknown, no ASCII or no type of Seed's is told before what is missing; all else after it.
+            let first = matches!(reject.code, Code::SchemaKey | Code::SchemaUnknown | Code::SchemaMissing | Code::Type);
             if first || map.contains("sig") {
                 return reject;
             }
@@ -179,8 +179,9 @@ fn closed<'m>(
     optional: &[&str],
 ) -> Result<Fields<'m, 'static>, Reject> {
     let fields = Fields::closed(map, what, &[HEADER_KEYS, required].concat(), optional)?;
-    // The first field of every blob, so the first that is judged.
+    // The first fields of every blob, so the first that are judged.
     fields.need("ts", schema::millis)?;
+    fields.need("signer", schema::principal)?;
     Ok(fields)
 }
 
@@ -204,14 +205,15 @@ fn check_comment(map: &Map<'static>) -> Result<Option<Context>, Reject> {
     fields.lax("version", schema::list(usize::MAX, schema::block))?;
     let root = fields.maybe("threadRoot", schema::block)?;
     let parent = fields.maybe("replyParent", schema::block)?;
-    fields.maybe("visibility", schema::word(&[("Private", ())]))?;
     fields.need("body", |value| {
         value.as_list().map(|_| ()).ok_or_else(|| Reject::new(Code::SchemaType, "expected an array"))
     })?;
+    fields.maybe("visibility", schema::word(&[("Private", ())]))?;
+    let context = fields.maybe("context", read_context)?;
     if parent.is_some() && root.is_none() {
         return Err(Reject::new(Code::SchemaMissing, "a reply needs `threadRoot`"));
     }
-    fields.maybe("context", read_context)
+    Ok(context)
 }
 
 fn check_contact(map: &Map<'static>) -> Result<Option<Context>, Reject> {
@@ -235,12 +237,15 @@ fn check_profile(map: &Map<'static>) -> Result<Option<Context>, Reject> {
 }
 
 fn read_context(value: &Value<'static>) -> Result<Context, Reject> {
+    let two = |links: usize| {
+        Reject::new(Code::SchemaLen, format!("expected a response and a genesis, got {links} links"))
+    };
+    if let Some(links) = value.as_list().map(<[_]>::len).filter(|links| *links != 2) {
+        return Err(two(links));
+    }
     match schema::list(2, schema::entry)(value)?[..] {
         [response, genesis] => Ok(Context { response, session: SessionId::of_genesis(genesis) }),
-        ref links => Err(Reject::new(
-            Code::SchemaLen,
-            format!("expected a response and a genesis, got {} links", links.len()),
-        )),
+        ref links => Err(two(links.len())),
     }
 }
 

@@ -34,12 +34,13 @@ const ANSWERS = {
 }
 
 function answer (kind, bytes) {
-  if (!Object.hasOwn(ANSWERS, kind)) throw new Error(`no records of kind ${JSON.stringify(kind)}`)
+  if (!Object.hasOwn(ANSWERS, kind)) return `no records of kind ${JSON.stringify(kind)}`
   try {
     return ANSWERS[kind](bytes)
   } catch (error) {
     if (error instanceof Reject) return error.code
-    throw error
+    // A bug of this verifier, and an answer that no other gives; the records after it are answered all the same.
+    return `threw ${String(error).replaceAll('\n', ' ')}`
   }
 }
 

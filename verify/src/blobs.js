@@ -5,7 +5,7 @@ import { compareBytes } from './cid.js'
 import { refuse } from './codes.js'
 import * as limits from './limits.js'
 import {
-  agent, block, bool, bytes, cap, closed, entry, ext, fields, id, isNothing, label, list, ms, name, notSigner, oneOf, openMap, principal,
+  agent, block, bytes, cap, closed, entry, ext, fields, id, label, list, ms, name, notSigner, oneOf, openList, openMap, principal,
   seedPath, skip, text, typeFault, uint, version
 } from './schema.js'
 
@@ -30,7 +30,7 @@ const CHAIN = {
 }
 const ENTRY = { ...HEADER, ...CHAIN }
 
-const payloadMap = closed({
+const payload = closed({
   cid: entry,
   size: (value) => {
     uint(value)
@@ -38,12 +38,6 @@ const payloadMap = closed({
     if (value > limits.PAYLOAD) refuse('E_TOO_BIG', `a payload has at most ${limits.PAYLOAD} bytes`)
   }
 })
-
-/** Where a payload is required, an empty one is refused all the same as an optional field that is there and empty. */
-const payload = (value) => {
-  if (isNothing(value)) refuse('E_CBOR_NONCANON', 'an empty payload')
-  payloadMap(value)
-}
 
 const distinctCalls = (map) => refuseRepeated((map.get('calls') ?? []).map((call) => call.get('callId')))
 
@@ -86,8 +80,14 @@ const NOTE_SHAPES = new Map(Object.entries(NOTES).map(([kind, own]) => [kind, fi
 const ANY_NOTE = Object.fromEntries(Object.values(NOTES).flatMap(Object.keys).map((key) => [key.replace(/\??$/, '?'), () => {}]))
 const NOTE_SHAPE = fields({ ...NOTE, ...ANY_NOTE, ...OUR_END })
 
-const entryType = (own, more = {}) => ({ entry: true, ours: true, max: limits.ENTRY, depth: limits.DEPTH_BLOB, shape: fields({ ...ENTRY, ...own, ...OUR_END }), ...more })
-const seedType = (own, more = {}) => ({ max: limits.BLOCK, depth: limits.DEPTH_BLOB, shape: fields({ ...SIGNED, ...own, ...SIG }), ...more })
+// `asciiLevels`: how deep keys have to be ASCII. `ownMax`: a bound that is told after the version and the keys.
+const OURS_BY_ITSELF = { ours: true, depth: limits.DEPTH_BLOB, asciiLevels: limits.DEPTH_BLOB, ownMax: Infinity }
+const ENTRY_BY_ITSELF = { ...OURS_BY_ITSELF, entry: true, max: limits.ENTRY }
+const entryType = (own, more = {}) => ({ ...ENTRY_BY_ITSELF, shape: fields({ ...ENTRY, ...own, ...OUR_END }), ...more })
+/** What a type that begins with `Session` and is not known is judged by, until it is told that it is not known. */
+export const UNKNOWN_ENTRY = ENTRY_BY_ITSELF
+const seedType = (own, more = {}) => ({ max: limits.BLOCK, depth: limits.DEPTH_OPEN, asciiLevels: 1, ownMax: Infinity, shape: fields({ ...SIGNED, ...own, ...SIG }), ...more })
+const SEED_CONTROL = { max: limits.CONTROL, depth: limits.DEPTH_BLOB, asciiLevels: limits.DEPTH_BLOB }
 const context = (value, map) => {
   if (Array.isArray(value) && value.length !== 2) refuse('E_SCHEMA_LEN', 'a context is a response and a genesis')
   list(entry)(value, map)
@@ -96,10 +96,7 @@ const context = (value, map) => {
 /** What each type is: its fields, its bounds, whether it is an entry and whether it is ours (`v`, `x`). */
 export const TYPES = new Map(Object.entries({
   SessionGenesis: {
-    entry: true,
-    ours: true,
-    max: limits.ENTRY,
-    depth: limits.DEPTH_BLOB,
+    ...ENTRY_BY_ITSELF,
     barred: [['prev', 'seq', 'genesis', 'epoch', 'skip'], 'E_GENESIS'],
     shape: fields({
       ...HEADER,
@@ -148,17 +145,16 @@ export const TYPES = new Map(Object.entries({
   }),
   SessionNote: { ...entryType({}), shapeOf: (map) => NOTE_SHAPES.get(map.get('kind')) ?? NOTE_SHAPE },
   SessionHandoff: {
-    ...entryType({}),
-    max: limits.CONTROL,
+    ...ENTRY_BY_ITSELF,
+    ownMax: limits.CONTROL,
     barred: [['space', 'capability'], 'E_CAP_ROLE'],
     shape: fields({ ...OURS, ...CHAIN, 'holder?': principal, 'grant?': cap, 'tombstones?': list(entry, 64), 'reason?': name, ...OUR_END })
   },
   SessionSeal: entryType({ count: uint, participants: list(principal, 256), firstTs: ms, lastTs: ms }),
-  Capability: seedType({ delegate: principal, 'role?': text, 'path?': seedPath, 'label?': label, 'audience?': principal }, { max: limits.CONTROL }),
+  Capability: seedType({ delegate: principal, 'role?': text, 'path?': seedPath, 'label?': label, 'audience?': principal }, SEED_CONTROL),
   CapabilityTombstone: {
-    ours: true,
+    ...OURS_BY_ITSELF,
     max: limits.CONTROL,
-    depth: limits.DEPTH_BLOB,
     shape: fields({ 'keep?': keep, ...OURS, capability: cap, 'reason?': name, ...OUR_END })
   },
   Ref: seedType({
@@ -173,23 +169,23 @@ export const TYPES = new Map(Object.entries({
     '!private': (map) => {
       if (map.get('visibility') === 'Private' && !/^\/[^/]+$/.test(map.get('path') ?? '')) typeFault('a path of one segment in a private Ref')
     }
-  }, { max: limits.CONTROL }),
-  Change: seedType({ 'genesis?': cap, 'deps?': list(cap), 'depth?': uint, 'body?': openMap, 'context?': context }, { depth: limits.DEPTH_OPEN }),
+  }, SEED_CONTROL),
+  Change: seedType({ 'genesis?': block, 'deps?': list(block), 'depth?': uint, 'body??': openMap, 'context?': context }),
   Comment: seedType({
     'id?': text,
     'space?': principal,
     'capability?': cap,
     path: seedPath,
-    version: list(cap),
-    'threadRoot?': cap,
-    'replyParent?': cap,
-    body: list(openMap),
+    'version??': list(block),
+    'threadRoot?': block,
+    'replyParent?': block,
+    body: openList,
     'visibility?': oneOf('Private'),
     'context?': context,
     '!thread': (map) => { if (map.has('replyParent') && !map.has('threadRoot')) refuse('E_SCHEMA_MISSING', 'threadRoot is missing') }
-  }, { depth: limits.DEPTH_OPEN }),
-  Contact: seedType({ 'id?': text, 'account?': principal, 'subject?': principal, 'name?': text, 'subscribe?': closed({ 'site?': bool, 'profile?': bool }) }),
-  Profile: seedType({ 'alias?': principal, 'account?': principal, 'name?': text, 'avatar?': text, 'description?': text })
+  }),
+  Contact: seedType({ 'id?': text, 'account?': principal, 'subject?': principal, 'name?': text, 'subscribe?': openMap }),
+  Profile: seedType({ 'account?': principal, 'alias?': principal, 'name?': text, 'avatar?': text, 'description?': text })
 }))
 
 

@@ -10,7 +10,7 @@ import { isMap } from './schema.js'
 /** A minimal varint at `at`: [value, offset behind it], null when more bytes are needed. */
 function varint (bytes, at, max, code) {
   let value = 0
-  for (let n = 0; n < 5; n++) {
+  for (let n = 0; n < 4; n++) {
     if (at + n >= bytes.length) return null
     const byte = bytes[at + n]
     value += (byte & 0x7f) * 2 ** (7 * n)
@@ -19,7 +19,7 @@ function varint (bytes, at, max, code) {
       return [value, at + n + 1]
     }
   }
-  return refuse(code, 'a length of more than 5 bytes')
+  return refuse(code, 'a length of more than 4 bytes')
 }
 
 function readHeader (bytes) {

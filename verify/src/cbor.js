@@ -1,10 +1,17 @@
 // The strict DAG-CBOR profile (R-BY-1 to R-BY-4). The reader is our own, because each fault has its code and the order of
-// refusals is part of the protocol; the writer, which writes every value again, is @ipld/dag-cbor, which shares no code with
-// it. Maps are Map objects (no key is magic), bytes are views into the input, links are CIDs, integers are numbers.
+// refusals is part of the protocol; the writer, which writes every value again, is cborg with what makes DAG-CBOR of it, which
+// shares no code with the reader. Maps are Map objects (no key is magic), bytes are views into the input, links are CIDs,
+// integers are numbers.
 
-import { encode as writeAgain } from '@ipld/dag-cbor'
+import { encodeOptions } from '@ipld/dag-cbor'
+import { encode as write } from 'cborg'
 import { refuse } from './codes.js'
 import { cidFromBytes, compareBytes, plain, sameBytes } from './cid.js'
+import { DEPTH_OPEN, HEADS } from './limits.js'
+
+// @ipld/dag-cbor refuses the empty key, which DAG-CBOR allows and anybody may send.
+const OPTIONS = { ...encodeOptions, typeEncoders: { ...encodeOptions.typeEncoders, Map: () => null } }
+const writeAgain = (value) => write(value, OPTIONS)
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
@@ -17,7 +24,7 @@ class Reader {
     this.limit = limit
     this.depth = 0 // deepest level seen
     this.links = 0
-    this.nonAscii = false // a key somewhere is not ASCII
+    this.nonAscii = Infinity // the lowest level of a map with a key that is not ASCII
     this.argument = 0
   }
 
@@ -115,7 +122,7 @@ class Reader {
       const from = this.at
       const key = this.text()
       const raw = this.bytes.subarray(from, this.at)
-      if (raw.length !== key.length) this.nonAscii = true
+      if (raw.length !== key.length && level < this.nonAscii) this.nonAscii = level
       if (before !== null) {
         const order = raw.length - before.length || compareBytes(raw, before)
         if (order === 0) refuse('E_CBOR_DUPKEY', 'a key that stands twice')
@@ -153,10 +160,39 @@ function simple (info) {
 }
 
 /**
- * Reads the one item that `bytes` are.
+ * Refuses bytes of more than `max` heads before any becomes a value (R-BY-7): one head after the other, whatever they make up.
+ * Where the bytes are no head the reader says why.
+ */
+function countHeads (bytes, max) {
+  if (bytes.length <= max) return
+  let at = 0
+  for (let heads = 1; at < bytes.length; heads++) {
+    if (heads > max) refuse('E_TOO_BIG', `more than ${max} items`)
+    const major = bytes[at] >> 5
+    const info = bytes[at] & 31
+    at++
+    if (info > 27) return
+    const size = info < 24 ? 0 : 1 << (info - 24)
+    if (at + size > bytes.length) return
+    let argument = size === 0 ? info : 0
+    for (let i = 0; i < size; i++) argument = argument * 256 + bytes[at++]
+    if (major !== BYTES && major !== TEXT) continue
+    if (argument > bytes.length - at) return
+    at += argument
+  }
+}
+
+/** `decode` for payloads, config blocks and blobs of any type: 64 levels, and a bound on how many items there are. */
+export function decodeOpen (bytes) {
+  countHeads(bytes, HEADS)
+  return decode(bytes, DEPTH_OPEN)
+}
+
+/**
+ * Reads the one item that `bytes` are. `nonAscii` is the lowest level of a map with a key that is not ASCII, else Infinity.
  * @param {Uint8Array} bytes
  * @param {number} limit levels of nesting
- * @returns {{value: any, depth: number, links: number, nonAscii: boolean}}
+ * @returns {{value: any, depth: number, links: number, nonAscii: number}}
  */
 export function decode (bytes, limit) {
   const reader = new Reader(plain(bytes), limit)

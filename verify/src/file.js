@@ -3,10 +3,10 @@
 // blob does not.
 
 import { readBlob, checkSigned } from './blob.js'
-import { decode } from './cbor.js'
+import { decode, decodeOpen } from './cbor.js'
 import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, SHA2_256 } from './cid.js'
 import { Reject, refusal, refuse } from './codes.js'
-import { DEPTH_BLOB, DEPTH_OPEN, LINKS } from './limits.js'
+import { CAR_NAMED, CAR_SEEN, DEPTH_BLOB } from './limits.js'
 import { checkPayload, readPayload } from './payload.js'
 
 const CONTROL_RANK = ['Capability', 'CapabilityTombstone', 'Ref']
@@ -18,40 +18,62 @@ function * linksIn (value) {
   else if (Array.isArray(value)) for (const inner of value) yield * linksIn(inner)
 }
 
-/** The links of a dag-pb node: the CIDs of its PBLinks. Bytes that are no such node have none. */
-function pbLinks (bytes) {
-  const links = []
-  for (const [field, outer] of pbFields(bytes)) {
-    if (field !== 2 || links.length >= 65_536) continue
-    for (const [inner, value] of pbFields(outer)) {
-      if (inner !== 1) continue
-      try { links.push(cidFromBytes(value)) } catch (error) { if (!(error instanceof Reject)) throw error }
-    }
-  }
-  return links
+/** The links of a DAG-CBOR block; what cannot be read has none. */
+function cborLinks (bytes) {
+  let value = null
+  const reject = refusal(() => { value = decodeOpen(bytes).value })
+  return reject === null ? [...linksIn(value)] : []
 }
 
-/** [field number, bytes] of the length-delimited fields of a protobuf message; stops at what it cannot read. */
+/** The links of a dag-pb node: the CIDs of its PBLinks, a CIDv0 as the CIDv1 that it stands for. What is no such node has none. */
+function pbLinks (bytes) {
+  const links = []
+  const reject = refusal(() => {
+    const once = new Set()
+    for (const [field, value] of pbFields(bytes)) {
+      if (field === 2 && value !== null) links.push(pbLink(value))
+      else if (field !== 1 || value === null || once.has(field)) refuse('E_SCHEMA_TYPE', 'no dag-pb node')
+      once.add(field)
+    }
+  })
+  return reject === null ? links : []
+}
+
+/** The CID of one PBLink: hash, name, size, each at most once, and nothing else. */
+function pbLink (bytes) {
+  const found = new Map()
+  for (const [field, value] of pbFields(bytes)) {
+    const known = field === 3 ? value === null : (field === 1 || field === 2) && value !== null
+    if (!known || found.has(field)) refuse('E_SCHEMA_TYPE', 'no link of a dag-pb node')
+    found.set(field, value)
+  }
+  const cid = found.get(1)
+  if (cid === undefined) refuse('E_SCHEMA_TYPE', 'a link without a CID')
+  const isV0 = cid.length === 34 && cid[0] === 0x12 && cid[1] === 0x20
+  return cidFromBytes(isV0 ? Uint8Array.of(1, DAG_PB, ...cid) : cid)
+}
+
+/** [field number, bytes, or null of a varint] of a protobuf message of varints and bytes. */
 function * pbFields (bytes) {
   let at = 0
   const varint = () => {
-    let value = 0
-    for (let n = 0; at < bytes.length && n < 7; n++) {
+    for (let value = 0n, n = 0n; n < 10n && at < bytes.length; n++) {
       const byte = bytes[at++]
-      value += (byte & 0x7f) * 2 ** (7 * n)
-      if (byte < 0x80) return value
+      value |= BigInt(byte & 0x7f) << (7n * n)
+      if (byte >= 0x80) continue
+      return value < 2n ** 64n ? value : refuse('E_SCHEMA_TYPE', 'a varint of more than 64 bits')
     }
-    return NaN
+    return refuse('E_SCHEMA_TYPE', 'a varint without an end')
   }
   while (at < bytes.length) {
     const key = varint()
-    const wire = key % 8
-    const length = varint()
-    if (Number.isNaN(key) || Number.isNaN(length)) return
-    if (wire === 0) continue
-    if (wire !== 2 || at + length > bytes.length) return
-    yield [Math.floor(key / 8), bytes.subarray(at, at + length)]
-    at += length
+    const argument = varint()
+    const wire = key & 7n
+    if (wire !== 0n && wire !== 2n) refuse('E_SCHEMA_TYPE', 'a field of another kind')
+    if (wire === 2n && argument > BigInt(bytes.length - at)) refuse('E_SCHEMA_TYPE', 'a field that is cut short')
+    const from = at
+    if (wire === 2n) at += Number(argument)
+    yield [Number(key >> 3n), wire === 2n ? bytes.subarray(from, at) : null]
   }
 }
 
@@ -66,8 +88,8 @@ export class SessionFile {
     this.payloads = new Set() // CIDs of the entries whose payload came along and was checked
     this.seen = new Set()
     this.named = new Map() // what may follow the last entry: cid → {rank, read}
+    this.files = new Set() // of these, what its payload and files link
     this.rank = 0
-    this.configs = new Set()
     this.lastControl = null
     this.lastEntry = null
   }
@@ -103,9 +125,8 @@ export class SessionFile {
       if (!matches(cid, bytes)) refuse('E_CID_MISMATCH', `${bytes.length} bytes given for ${name} hash to something else`)
       if (this.seen.has(name)) refuse('E_CAR_DUP', `${name} stands twice`)
       const expected = this.named.get(name)
-      if (expected === undefined) return this.takeBlob(cid, name, bytes)
-      this.takeNamed(expected, cid, bytes)
-      this.seen.add(name)
+      if (expected === undefined) this.takeBlob(cid, name, bytes)
+      else this.takeNamed(expected, cid, bytes)
     } catch (error) {
       if (!(error instanceof Reject)) throw error
       this.stop(error)
@@ -117,6 +138,12 @@ export class SessionFile {
     if (rank < this.rank) refuse('E_CAR_ORDER', 'an entry is followed by its payload, its config block, its files')
     this.rank = rank
     read(bytes, cid)
+    this.remember(cid.toString())
+  }
+
+  /** What has to be told from a block that stands twice: the genesis, and of the others the first 65,536. */
+  remember (name) {
+    if (this.seen.size <= CAR_SEEN) this.seen.add(name)
   }
 
   takeBlob (cid, name, bytes) {
@@ -129,12 +156,11 @@ export class SessionFile {
     const blob = readBlob(bytes) // what cannot be read has no place: a fault of the file
     if (blob.isEntry) this.checkEntryPlace(blob)
     else this.checkControlPlace(blob)
-    if (!blob.isEntry || blob.type === 'SessionGenesis') this.seen.add(name) // other entries ascend: one that stands twice shows by its place
+    if (!blob.isEntry || blob.type === 'SessionGenesis') this.remember(name) // other entries ascend: one that stands twice shows by its place
     const refused = refusal(() => checkSigned(blob))
     if (refused === null) this.blobs.push(blob)
     else this.note(refused, blob.isEntry ? blob.seq : null, name)
     if (blob.isEntry) this.expectNamed(blob, refused === null)
-    return true
   }
 
   checkControlPlace (blob) {
@@ -163,12 +189,12 @@ export class SessionFile {
   /** What may follow an entry. Words of one whose signature is wrong stand there and are not looked at. */
   expectNamed (blob, signed) {
     this.named = new Map()
+    this.files = new Set()
     this.rank = 0
     const payload = blob.get('payload')
     const config = blob.get('config')
     if (payload) this.named.set(payload.get('cid').toString(), { rank: 0, read: (bytes) => this.readWords(blob, bytes, signed) })
-    if (config && !this.configs.has(config.toString())) {
-      this.configs.add(config.toString())
+    if (config && !this.named.has(config.toString())) {
       this.named.set(config.toString(), { rank: 1, read: (bytes) => this.noting(blob, () => readPayload(bytes, 'config')) })
     }
   }
@@ -185,15 +211,17 @@ export class SessionFile {
 
   readWords (blob, bytes, signed) {
     if (signed && this.noting(blob, () => checkPayload(blob, bytes)) !== null) this.payloads.add(blob.cid)
-    refusal(() => { this.expectFiles(linksIn(decode(bytes, DEPTH_OPEN).value)) }) // what cannot be read names nothing
+    this.expectFiles(cborLinks(bytes))
   }
 
+  /** Adds the files that a payload or a file names: what may follow it. */
   expectFiles (links) {
+    const read = (bytes, cid) => this.expectFiles(cid.code === DAG_PB ? pbLinks(bytes) : cid.code === DAG_CBOR ? cborLinks(bytes) : [])
     for (const link of links) {
-      if (this.named.size > 64 * LINKS) return
       const name = link.toString()
-      if (this.seen.has(name) || this.named.has(name)) continue
-      this.named.set(name, { rank: 2, read: (bytes, cid) => { if (cid.code === DAG_PB) this.expectFiles(pbLinks(bytes)) } })
+      this.files.add(name)
+      if (!this.named.has(name)) this.named.set(name, { rank: 2, read })
     }
+    if (this.files.size > CAR_NAMED) refuse('E_BUDGET', `more than ${CAR_NAMED} blocks that one entry names`)
   }
 }

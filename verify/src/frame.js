@@ -23,6 +23,6 @@ export function readFrame (bytes) {
   if (length !== bytes.length - at - 1) refuse('E_FRAME_LEN', `a length of ${length}, ${bytes.length - at - 1} bytes remain`)
   const { value, nonAscii } = decode(bytes.subarray(at + 1), DEPTH_BLOB)
   if (!isMap(value)) refuse('E_SCHEMA_TYPE', 'a frame is a map')
-  if (nonAscii) refuse('E_SCHEMA_KEY', 'a key that is not ascii')
+  if (nonAscii < Infinity) refuse('E_SCHEMA_KEY', 'a key that is not ascii')
   return value
 }

@@ -10,7 +10,8 @@ export const EXT = 4_096
 export const LINKS = 256
 
 export const DEPTH_BLOB = 16 // entries, control blobs, frames
-export const DEPTH_OPEN = 64 // payloads, Changes, Comments
+export const DEPTH_OPEN = 64 // payloads, Seed's documents
+export const HEADS = 131_072 // CBOR heads of one payload, config block or blob
 
 export const ID = 128
 export const NAME = 256
@@ -21,5 +22,7 @@ export const SEGMENT = 128
 
 export const MS_END = 2 ** 48
 
-export const CAR_HEADER = 4_096 // a header with one root has 58 bytes
+export const CAR_HEADER = 16_384 // a header with one root has 58 bytes
 export const CAR_SECTION = BLOCK + 64 // a CID and a block
+export const CAR_SEEN = 65_536 // blocks beside entries that are remembered, to find one that stands twice
+export const CAR_NAMED = 65_536 // blocks that the payload and the files of one entry may name

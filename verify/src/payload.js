@@ -1,13 +1,13 @@
 // Payloads (R-PA-1 to R-PA-4): the words of an entry. They have no type; the entry's type, and a note's kind, decide.
 
 import { sha256 } from '@noble/hashes/sha2.js'
-import { decode } from './cbor.js'
+import { decodeOpen } from './cbor.js'
 import { cidOf, sameBytes } from './cid.js'
 import { refuse } from './codes.js'
 import * as limits from './limits.js'
 import { refuseRepeated } from './blobs.js'
 import {
-  anyBytes, block, bytes, checkFields, checkKeys, closed, entry, ext, fields, id, isMap, lenient, list, name, open, openMap, refuseNulls, text, typeFault,
+  anyBytes, block, bytes, checkFields, checkKeys, closed, entry, ext, fields, id, isMap, list, name, open, openMap, refuseNulls, text, typeFault,
   uint
 } from './schema.js'
 
@@ -50,7 +50,7 @@ const content = (value) => {
 }
 
 /** Seed's comment block. What of it is there may be empty. */
-const seedBlock = lenient({ id, type: name, 'text?': text, 'link?': text, 'annotations?': list(openMap), children: (value) => list(seedBlock)(value) })
+const seedBlock = open({ id, type: name, 'text??': text, 'link??': text, 'annotations??': list(openMap), children: (value) => list(seedBlock)(value) })
 
 const distinctCalls = (map) => {
   refuseRepeated(map.get('content').filter((part) => part.get('type') === 'toolCall').map((part) => part.get('callId')))
@@ -97,9 +97,9 @@ export function payloadKind (blob) {
 
 function readMap (block) {
   if (block.length > limits.PAYLOAD) refuse('E_TOO_BIG', `a payload of ${block.length} bytes`)
-  const facts = decode(block, limits.DEPTH_OPEN)
+  const facts = decodeOpen(block)
   if (!isMap(facts.value)) refuse('E_SCHEMA_TYPE', 'a payload is a map')
-  if (facts.nonAscii) refuse('E_SCHEMA_KEY', 'a key that is not ascii')
+  if (facts.nonAscii < Infinity) refuse('E_SCHEMA_KEY', 'a key that is not ascii')
   return facts
 }
 

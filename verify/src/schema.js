@@ -63,6 +63,7 @@ export const version = (map) => {
   if (!map.has('v')) return
   const value = map.get('v')
   if (value === null) refuse('E_SCHEMA_NULL', 'v is null')
+  if (isNothing(value)) refuse('E_CBOR_NONCANON', 'v is there and empty')
   if (typeof value !== 'number') typeFault('a version')
   refuse('E_CBOR_NONCANON', 'version 1 is spelled out')
 }
@@ -76,8 +77,6 @@ export const ms = (value) => {
   uint(value)
   if (value >= limits.MS_END) refuse('E_CBOR_INTRANGE', 'milliseconds of 2^48 or more')
 }
-
-export const bool = (value) => { if (typeof value !== 'boolean') typeFault('true or false') }
 
 export const text = (value) => { if (typeof value !== 'string') typeFault('text') }
 
@@ -131,7 +130,10 @@ export const list = (kind, max = Infinity) => (value, map) => {
   }
 }
 
-/** A map or array whose inside is not ours to judge. */
+/** An array whose inside is not ours to judge. */
+export const openList = (value) => { if (!Array.isArray(value)) typeFault('an array') }
+
+/** A map whose inside is not ours to judge. */
 export const openMap = (value) => { if (!isMap(value)) typeFault('a map') }
 
 /** Null at any depth, also under keys that are not ours. */
@@ -153,17 +155,25 @@ export function isNothing (value) {
 }
 
 /**
- * Makes a shape of a table. `'name'` is a required field, `'name?'` an optional one, `'!word'` a rule over the whole map. Fields
- * are judged and rules asked in the order of the table, which is the order of docs/PROTOCOL.md (R-BY-6).
+ * Makes a shape of a table. `'name'` is a required field, `'name?'` an optional one that is left out when empty, `'name??'` an
+ * optional one that may be there and empty, `'!word'` a rule over the whole map. Fields are judged and rules asked in the order
+ * of the table, which is the order of docs/PROTOCOL.md (R-BY-6).
  * @param {Record<string, Function>} table
  */
 export function fields (table) {
   const steps = Object.entries(table).map(([name, kind]) => {
-    const optional = name.endsWith('?')
-    return { key: optional ? name.slice(0, -1) : name, kind, optional, rule: name.startsWith('!') }
+    const key = name.replace(/\?+$/, '')
+    return { key, kind, optional: key !== name, lean: name === `${key}?`, rule: name.startsWith('!') }
   })
   const keys = steps.filter(({ rule }) => !rule)
   return { steps, known: new Set(keys.map(({ key }) => key)), required: keys.filter(({ optional }) => !optional).map(({ key }) => key) }
+}
+
+/** The shape of an inner map: its fields are judged in the canonical order of their keys (R-BY-6). */
+function innerFields (table) {
+  const shape = fields(table)
+  shape.steps.sort((a, b) => a.key.length - b.key.length || (a.key < b.key ? -1 : 1))
+  return shape
 }
 
 function checkMissing (map, shape) {
@@ -178,7 +188,7 @@ export function checkKeys (map, shape) {
 
 /** Field by field: NULL, NONCANON, then what the kind refuses. Fields that are not of the shape are passed over. */
 export function checkFields (map, shape) {
-  for (const { key, kind, optional, rule } of shape.steps) {
+  for (const { key, kind, lean, rule } of shape.steps) {
     if (rule) {
       kind(map)
       continue
@@ -186,14 +196,14 @@ export function checkFields (map, shape) {
     const value = map.get(key)
     if (value === undefined) continue
     if (value === null) refuse('E_SCHEMA_NULL', `${key} is null`)
-    if (optional && isNothing(value)) refuse('E_CBOR_NONCANON', `${key} is there and empty`)
+    if (lean && isNothing(value)) refuse('E_CBOR_NONCANON', `${key} is there and empty`)
     kind(value, map)
   }
 }
 
 /** A closed map of these fields. */
 export const closed = (table) => {
-  const shape = fields(table)
+  const shape = innerFields(table)
   return (value) => {
     openMap(value)
     checkKeys(value, shape)
@@ -203,24 +213,11 @@ export const closed = (table) => {
 
 /** A map of which these fields are known and checked, and others kept. */
 export const open = (table) => {
-  const shape = fields(table)
+  const shape = innerFields(table)
   return (value) => {
     openMap(value)
     checkMissing(value, shape)
     checkFields(value, shape)
-  }
-}
-
-/** An open map whose known fields may also be there and empty. */
-export const lenient = (table) => {
-  const shape = fields(table)
-  return (value) => {
-    openMap(value)
-    checkMissing(value, shape)
-    for (const { key, kind } of shape.steps) {
-      if (value.get(key) === null) refuse('E_SCHEMA_NULL', `${key} is null`)
-      if (value.has(key)) kind(value.get(key), value)
-    }
   }
 }
 

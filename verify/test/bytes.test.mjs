@@ -5,7 +5,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 import test from 'node:test'
 import { sha512 } from '@noble/hashes/sha2.js'
 import * as dagCbor from '@ipld/dag-cbor'
-import { decode, encode } from '../src/cbor.js'
+import { decode, decodeOpen, encode } from '../src/cbor.js'
+import { readBlob } from '../src/blob.js'
+import { HEADS } from '../src/limits.js'
+import { readPayload } from '../src/payload.js'
 import { entry } from '../src/schema.js'
 import { checkKey, checkSignature } from '../src/ed25519.js'
 import { cidFromBytes, cidFromText, cidOf, matches } from '../src/index.js'
@@ -33,7 +36,7 @@ test('dag-cbor: 73 constructed faults have their codes, 5 controls pass', () => 
   for (const { id, hex, expect } of cases) {
     const bytes = unhex(hex)
     // two of them are faults of a place: a key of a blob, the link of an entry
-    if (id === 'CB72-key-nfd') assert.equal(decode(bytes, DEPTH).nonAscii, true, id)
+    if (id === 'CB72-key-nfd') assert.equal(decode(bytes, DEPTH).nonAscii, 1, id)
     else if (id === 'CB71-link-dagpb-codec') assert.equal(codeOf(() => entry(decode(bytes, DEPTH).value)), expect, id)
     else assert.equal(read(bytes), expect, id)
   }
@@ -161,6 +164,35 @@ test('Ed25519: R the neutral element is refused, though S·B = k·A + R holds', 
   const message = new Uint8Array([1, 2, 3])
   const r = unhex('01' + '00'.repeat(31))
   assert.equal(codeOf(() => checkSignature(new Uint8Array([...r, ...scalarFor(r, key, message)]), message, key)), 'E_SIG')
+})
+
+test('how many heads there are is judged before anything becomes a value, in payloads and blobs', () => {
+  const of = (heads) => encode({ n: new Array(heads - 3).fill(0) }) // the map, its key, the array
+  for (const read of [(bytes) => readPayload(bytes, 'note title'), (bytes) => readPayload(bytes, 'config')]) {
+    assert.equal(codeOf(() => read(of(HEADS))), 'E_SCHEMA_UNKNOWN')
+    assert.equal(codeOf(() => read(of(HEADS + 1))), 'E_TOO_BIG')
+  }
+  assert.equal(codeOf(() => readBlob(of(HEADS))), 'E_SCHEMA_MISSING')
+  assert.equal(codeOf(() => readBlob(of(HEADS + 1))), 'E_TOO_BIG')
+  // Heads are counted over all bytes; where the bytes are no head the reader says why.
+  const filled = (length, ...front) => {
+    const bytes = new Uint8Array(length)
+    bytes.set(front)
+    return bytes
+  }
+  const junk = (...front) => filled(HEADS + 1 + front.length, ...front)
+  assert.equal(codeOf(() => decodeOpen(junk(0))), 'E_TOO_BIG')
+  assert.equal(codeOf(() => decodeOpen(junk(0x1c))), 'E_CBOR_SYNTAX')
+  assert.equal(codeOf(() => decodeOpen(junk(0x9f))), 'E_CBOR_INDEF')
+  assert.equal(codeOf(() => decodeOpen(junk(0x7b, 1))), 'E_CBOR_LEN')
+  assert.equal(codeOf(() => decodeOpen(filled(HEADS + 5, 0x5a, 0, 2, 0, 0))), 'ok')
+})
+
+test('a key may be empty, and nothing but a code is ever thrown', () => {
+  const bytes = unhex('a26001616102')
+  assert.deepEqual([...decode(bytes, DEPTH).value], [['', 1], ['a', 2]])
+  assert.deepEqual(encode(decode(bytes, DEPTH).value), bytes)
+  assert.equal(codeOf(() => readBlob(bytes)), 'E_SCHEMA_MISSING')
 })
 
 test('the sources hold no import of node', () => {

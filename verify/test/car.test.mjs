@@ -5,9 +5,8 @@ import { spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import test from 'node:test'
 import { fileURLToPath } from 'node:url'
-import { CarReader, CarVerifier, cidOf, verifyCar, writeCar } from '../src/index.js'
+import { CarReader, CarVerifier, cidFromText, cidOf, verifyCar, writeCar } from '../src/index.js'
 import { encode } from '../src/cbor.js'
-import { CID } from 'multiformats/cid'
 import { Builder, bytesOf, codeOf, json, key, root, unhex, vectors } from './support.mjs'
 
 const fixture = (name) => new Uint8Array(readFileSync(new URL(`examples/fixtures/${name}`, root)))
@@ -95,7 +94,8 @@ test('what is wrong with a file has a code', () => {
     'a header that is no map': [concat(unhex('0101'), bytes), 'E_CAR_HEADER'],
     'a header that claims 2 GiB': [unhex('8080808008'), 'E_CAR_HEADER'],
     'two roots': [concat(unhex('63'), encode({ roots: [head, head], version: 1 })), 'E_CAR_ROOT'],
-    'a root that is no entry': [writeCar(CID.createV1(0x55, head.multihash), blocks), 'E_CAR_ROOT'],
+    'a root that is no entry': [writeCar(cidFromText('bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'), blocks), 'E_CAR_ROOT'],
+    'a root of another form': [concat(unhex('19'), encode({ roots: [], version: 1 }).slice(0, 7), unhex('81d82a580401005512'), encode({ version: 1 }).slice(1)), 'E_CAR_HEADER'],
     'a zero at the end': [concat(bytes, unhex('00')), 'E_CAR_VARINT'],
     'a length with a needless byte': [concat(bytes, unhex('8100')), 'E_CAR_VARINT'],
     'a length of 34 GB': [concat(bytes, unhex('ffffffff7f')), 'E_CAR_VARINT'],

@@ -54,7 +54,7 @@ impl CarReader {
     /// The next event; none when more bytes are needed. After an error it is the same error for ever.
     ///
     /// # Errors
-    /// In a `Some`: `E_CAR_HEADER` for a header that is not that of a CAR v1, `E_CAR_VARINT` for a section length that
+    /// In a `Some`: `E_CAR_HEADER` for a header that is not that of a CAR v1 or has a root of a form not taken, `E_CAR_VARINT` for a section length that
     /// is zero, not minimal or too large, an `E_CID…` code for a CID of a form not taken, `E_CID_MISMATCH` for bytes that
     /// hash to something else.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends is done; this one may go on")]

@@ -475,8 +475,8 @@ fn read_genesis(fields: &Fields<'_, '_>) -> Result<Genesis, Reject> {
     let parent = schema::map(|map| {
         let fields = Fields::closed(map, "parent", &["entry", "session"], &[])?;
         Ok(Parent {
-            session: fields.need("session", schema::entry)?,
             entry: fields.need("entry", schema::entry)?,
+            session: fields.need("session", schema::entry)?,
         })
     });
     Ok(Genesis {
@@ -508,14 +508,14 @@ fn read_response(fields: &Fields<'_, '_>) -> Result<ModelResponse, Reject> {
     let model = schema::map(|map| {
         let fields = Fields::closed(map, "model", &["id", "provider"], &["api"])?;
         Ok(Model {
-            provider: fields.need("provider", schema::id)?,
             id: fields.need("id", schema::name)?,
             api: fields.maybe("api", schema::id)?,
+            provider: fields.need("provider", schema::id)?,
         })
     });
     let call = schema::map(|map| {
         let fields = Fields::closed(map, "calls[]", &["name", "callId"], &[])?;
-        Ok(Call { call_id: fields.need("callId", schema::id)?, name: fields.need("name", schema::name)? })
+        Ok(Call { name: fields.need("name", schema::name)?, call_id: fields.need("callId", schema::id)? })
     });
     let response = ModelResponse {
         model: fields.need("model", model)?,
@@ -539,9 +539,9 @@ fn read_usage(map: &Map<'_>) -> Result<Usage, Reject> {
         input: count("input")?,
         output: count("output")?,
         cache_read: count("cacheRead")?,
+        reasoning: count("reasoning")?,
         cache_write: count("cacheWrite")?,
         cache_write_1h: count("cacheWrite1h")?,
-        reasoning: count("reasoning")?,
     })
 }
 

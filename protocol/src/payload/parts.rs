@@ -23,9 +23,9 @@ impl Attachment {
         let fields = Fields::closed(map, "attachment", &["cid", "size", "mediaType"], &["name"])?;
         Ok(Attachment {
             cid: fields.need("cid", schema::block)?,
+            name: fields.maybe("name", schema::name)?,
             size: fields.need("size", schema::uint)?,
             media_type: fields.need("mediaType", schema::id)?,
-            name: fields.maybe("name", schema::name)?,
         })
     }
 
@@ -63,20 +63,16 @@ impl Source {
     pub(super) fn from_map(map: &Map<'_>) -> Result<Self, Reject> {
         let optional = ["lines", "id", "ts", "group", "parent"];
         let fields = Fields::closed(map, "source", &["format", "file", "line"], &optional)?;
-        let source = Source {
-            format: fields.need("format", schema::id)?,
-            file: fields.need("file", schema::block)?,
-            line: fields.need("line", schema::uint)?,
-            lines: fields.maybe("lines", schema::list(usize::MAX, schema::uint))?.unwrap_or_default(),
+        Ok(Source {
             id: fields.maybe("id", schema::id)?,
             ts: fields.maybe("ts", schema::id)?,
+            file: fields.need("file", schema::block)?,
+            line: fields.need("line", line_number)?,
             group: fields.maybe("group", schema::id)?,
+            lines: fields.maybe("lines", schema::list(usize::MAX, schema::uint))?.unwrap_or_default(),
+            format: fields.need("format", schema::id)?,
             parent: fields.maybe("parent", schema::id)?,
-        };
-        if source.line == 0 {
-            return Err(Reject::new(Code::SchemaType, "source.line: lines count from 1"));
-        }
-        Ok(source)
+        })
     }
 
     pub(super) fn to_map(&self) -> Map<'_> {
@@ -90,6 +86,13 @@ impl Source {
             .with_some("ts", self.ts.as_deref())
             .with_some("group", self.group.as_deref())
             .with_some("parent", self.parent.as_deref())
+    }
+}
+
+fn line_number(value: &Value<'_>) -> Result<u64, Reject> {
+    match schema::uint(value)? {
+        0 => Err(Reject::new(Code::SchemaType, "lines count from 1")),
+        line => Ok(line),
     }
 }
 
@@ -118,9 +121,9 @@ impl Environment {
             os: fields.maybe("os", schema::text)?,
             cwd: fields.maybe("cwd", schema::text)?,
             repo: fields.maybe("repo", schema::text)?,
+            tools: fields.maybe("tools", schema::list(usize::MAX, schema::name))?.unwrap_or_default(),
             branch: fields.maybe("branch", schema::text)?,
             commit: fields.maybe("commit", schema::text)?,
-            tools: fields.maybe("tools", schema::list(usize::MAX, schema::name))?.unwrap_or_default(),
         })
     }
 
@@ -178,9 +181,15 @@ pub struct Failure {
 
 impl Failure {
     pub(super) fn from_map(map: &Map<'_>) -> Result<Self, Reject> {
-        Failure::from_fields(&Fields::closed(map, "error", &["message"], &["code", "raw"])?)
+        let fields = Fields::closed(map, "error", &["message"], &["code", "raw"])?;
+        Ok(Failure {
+            raw: fields.maybe("raw", schema::text)?,
+            code: fields.maybe("code", schema::id)?,
+            message: fields.need("message", schema::text)?,
+        })
     }
 
+    /// From the fields of a note's payload, which are judged in another order than those of an inner map.
     pub(super) fn from_fields(fields: &Fields<'_, '_>) -> Result<Self, Reject> {
         Ok(Failure {
             message: fields.need("message", schema::text)?,
@@ -268,18 +277,18 @@ impl ImportReport {
                 Fields::closed(map, "segments[]", &["cid", "offset", "length", "firstLine", "lines"], &[])?;
             Ok(Segment {
                 cid: fields.need("cid", schema::block)?,
-                offset: fields.need("offset", schema::uint)?,
-                length: fields.need("length", schema::uint)?,
-                first_line: fields.need("firstLine", schema::uint)?,
                 lines: fields.need("lines", schema::uint)?,
+                length: fields.need("length", schema::uint)?,
+                offset: fields.need("offset", schema::uint)?,
+                first_line: fields.need("firstLine", schema::uint)?,
             })
         });
         let skipped = schema::map(|map| {
             let fields = Fields::closed(map, "skipped[]", &["line", "offset", "length", "reason"], &[])?;
             Ok(Skipped {
                 line: fields.need("line", schema::uint)?,
-                offset: fields.need("offset", schema::uint)?,
                 length: fields.need("length", schema::uint)?,
+                offset: fields.need("offset", schema::uint)?,
                 reason: fields.need("reason", schema::id)?,
             })
         });
@@ -292,7 +301,7 @@ impl ImportReport {
         });
         let raw = schema::map(|map| {
             let fields = Fields::closed(map, "raw[]", &["line", "kind"], &[])?;
-            Ok(KeptRaw { line: fields.need("line", schema::uint)?, kind: fields.need("kind", schema::name)? })
+            Ok(KeptRaw { kind: fields.need("kind", schema::name)?, line: fields.need("line", schema::uint)? })
         });
         Ok(ImportReport {
             format: fields.need("format", schema::id)?,

@@ -17,6 +17,11 @@ const WAITING_MAX: usize = 1_024;
 const KEPT_MAX: usize = 64;
 /// How often the other verifier may die before the run ends.
 const DEATHS_MAX: usize = 32;
+/// The oldest Node.js that the other verifier is written for.
+const NODE_MAJOR_MIN: u32 = 20;
+/// Set to anything, it makes a comparison that cannot be run a failure: the tests of a landing say so, where those of a fresh machine
+/// only tell that they did not compare.
+pub const REQUIRE_VARIABLE: &str = "THROUGHLINE_REQUIRE_NODE";
 /// Names another `differ.mjs` than that of this checkout.
 pub const DIFFER_VARIABLE: &str = "THROUGHLINE_DIFFER";
 
@@ -48,10 +53,14 @@ pub struct Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// There is no node.
-    #[error(
-        "expected to run `node`, got: {0}; install Node.js 20 or later, the second verifier is written for it"
-    )]
+    #[error("expected to run `node`, got: {0}; install Node.js 20 or later, then run `npm ci` in verify/")]
     Node(std::io::Error),
+    /// There is an older node, or another program of that name.
+    #[error("expected Node.js 20 or later, got {0:?}; install it, then run `npm ci` in verify/")]
+    NodeVersion(String),
+    /// What it imports is not there.
+    #[error("expected the packages of the second verifier in {}, got none; run `npm ci` in verify/", .0.display())]
+    Packages(PathBuf),
     /// The verifier is not there.
     #[error("expected the second verifier at {}, got no file; set {DIFFER_VARIABLE} to its differ.mjs", .0.display())]
     Missing(PathBuf),
@@ -67,14 +76,30 @@ pub enum RunError {
     },
 }
 
-/// Where the other verifier is: [`DIFFER_VARIABLE`], else `verify/bin/differ.mjs` of this checkout.
+/// Where the other verifier is: [`DIFFER_VARIABLE`], else `verify/bin/differ.mjs` of this checkout. Whatever it needs is there too.
 ///
 /// # Errors
-/// [`RunError::Missing`].
+/// [`RunError::Missing`]; [`RunError::Node`], [`RunError::NodeVersion`] and [`RunError::Packages`] when it could not run.
 pub fn differ() -> Result<PathBuf, RunError> {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verify/bin/differ.mjs");
-    let path = std::env::var_os(DIFFER_VARIABLE).map_or(default, PathBuf::from);
+    check_node()?;
+    let named = std::env::var_os(DIFFER_VARIABLE).map(PathBuf::from);
+    let verify = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verify");
+    let packages = verify.join("node_modules");
+    if named.is_none() && !packages.join("@noble/curves").is_dir() {
+        return Err(RunError::Packages(packages));
+    }
+    let path = named.unwrap_or_else(|| verify.join("bin/differ.mjs"));
     if path.is_file() { Ok(path) } else { Err(RunError::Missing(path)) }
+}
+
+fn check_node() -> Result<(), RunError> {
+    let told = Command::new("node").arg("--version").stdin(Stdio::null()).output().map_err(RunError::Node)?;
+    let version = String::from_utf8_lossy(&told.stdout).trim().to_owned();
+    let major = version.strip_prefix('v').and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    match major {
+        Some(major) if major >= NODE_MAJOR_MIN => Ok(()),
+        _ => Err(RunError::NodeVersion(version)),
+    }
 }
 
 /// Asks both everything that the plan holds, with one process a processor. `progress` is called now and then with the number of
