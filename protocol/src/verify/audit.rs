@@ -199,7 +199,6 @@ impl Auditor {
     /// As [`Auditor::entry`].
     pub fn checked_entry(&mut self, checked: Prechecked) -> Result<(), NotLinear> {
         self.findings.entry(&checked);
-        self.check_session(checked.signed());
         match &mut self.path {
             Path::Set(set) => {
                 set.insert_entry(checked.signed());
@@ -257,17 +256,6 @@ impl Auditor {
             Path::Waiting(_) => Findings::nothing(self.session, self.told),
         };
         verdict::report(findings, self.findings.into_given(self.told))
-    }
-
-    /// An entry of another session has no place among the blobs of this one, whatever else it would be there.
-    fn check_session(&mut self, signed: &Signed<Entry>) {
-        let Some(session) = self.session else { return };
-        let (cid, entry) = (signed.cid(), signed.value());
-        if entry.session(cid) != session {
-            let what = format!("expected entries of {}, got one of another session", session.short());
-            let reject = Reject::new(Code::SessionMismatch, what);
-            self.findings.problem(Problem { cid: Some(cid), seq: Some(entry.seq()), reject });
-        }
     }
 
     /// Keeps the genesis until something else than a control blob comes.
