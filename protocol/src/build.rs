@@ -54,8 +54,12 @@ pub fn sign<T: Writable>(value: T, key: &SigningKey) -> Result<Signed<T>, Reject
 
 /// Refuses bytes in which a stock daemon would find a Seed type other than the blob's own.
 fn refuse_seed_lookalike(bytes: &[u8]) -> Result<(), Reject> {
+    let mut found = seed_types_within(bytes).peekable();
+    if found.peek().is_none() {
+        return Ok(());
+    }
     let own = own_type_offset(bytes);
-    match seed_types_within(bytes).find(|(offset, _)| Some(*offset) != own) {
+    match found.find(|(offset, _)| Some(*offset) != own) {
         None => Ok(()),
         Some((offset, name)) => Err(Reject::new(
             Code::SchemaText,

@@ -281,7 +281,7 @@ fn put_entry(changes: &Changes<'_>, session: u64, entry: &VerifiedEntry) -> Resu
     let place = Place { session, seq, lane: Lane::Main };
     changes.put(tables::INDEX, cid.digest(), place.to_row())?;
     if let Some(payload) = payload {
-        payloads::link(changes, payload.digest(), session, seq)?;
+        payloads::link_payload(changes, payload.digest(), session, seq)?;
         if let Some(bytes) = entry.payload()
             && !payloads::is_refused(changes.txn, payload.digest())?
         {

@@ -215,19 +215,15 @@ pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<Event
 /// Removes the oldest events above `keep`, at most `limit` of them; returns how many.
 pub(crate) fn trim(changes: &Changes<'_>, keep: u64, limit: usize) -> Result<usize, StoreError> {
     let newest = newest(changes.txn)?;
-    let mut table = changes.txn.open_table(tables::EVENTS)?;
-    let mut removed = 0;
-    while removed < limit {
-        let oldest = table.first()?.map(|(id, _)| id.value());
-        match oldest {
-            Some(oldest) if oldest + keep <= newest => {
-                table.remove(oldest)?;
-                removed += 1;
-            }
-            Some(_) | None => break,
-        }
+    let over: Vec<u64> = {
+        let table = changes.txn.table(tables::EVENTS)?;
+        let rows = table.range(..=newest.saturating_sub(keep))?.take(limit);
+        rows.map(|row| Ok(row?.0.value())).collect::<Result<_, StoreError>>()?
+    };
+    for id in &over {
+        changes.remove(tables::EVENTS, *id)?;
     }
-    Ok(removed)
+    Ok(over.len())
 }
 
 /// Writes an event that the node says.

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use redb::StorageBackend;
 use redb::backends::FileBackend;
-use redb::{Database, StorageBackend};
 use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::Codec;
@@ -64,7 +64,7 @@ impl StorageBackend for Faulty {
 }
 
 fn open(dir: &Path, left: &Left) -> Store {
-    let opened = crate::open::open_with(dir, &options(), |path, _| {
+    let opened = crate::open::open_with(dir, &options(), |path| {
         let file = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
@@ -73,8 +73,7 @@ fn open(dir: &Path, left: &Left) -> Store {
             .open(path)
             .unwrap();
         let file = FileBackend::new(file).unwrap();
-        let faulty = Faulty { file, left: Arc::clone(left) };
-        Database::builder().create_with_backend(faulty).map_err(|error| redb::Error::from(error).into())
+        Ok(Faulty { file, left: Arc::clone(left) })
     })
     .unwrap();
     Store::start(opened, None).unwrap()

@@ -5,6 +5,7 @@ use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 
 use crate::error::StoreError;
 use crate::events::{self, Change};
+use crate::guard;
 use crate::index;
 use crate::payloads::{self, size_of};
 use crate::rows::{EntryRow, SessionRow, SideRow};
@@ -39,6 +40,7 @@ struct Gone {
     cid: EntryCid,
     seq: u64,
     size: u64,
+    payload: Option<EntryCid>,
 }
 
 impl Step for Forget {
@@ -56,20 +58,23 @@ impl Step for Forget {
         for stored in table.range((row.number, 0)..=(row.number, u64::MAX))? {
             let (key, stored) = stored?;
             let entry = EntryRow::from_bytes(stored.value())?;
-            entries.push(Gone { cid: entry.cid, seq: key.value().1, size: size_of(entry.bytes) });
+            let (cid, payload, size) = (entry.cid, entry.payload, size_of(entry.bytes));
+            entries.push(Gone { cid, seq: key.value().1, size, payload });
         }
         let table = view.txn.table(tables::SIDE)?;
         for stored in table.range((row.number, &[0; 32])..=(row.number, &[0xff; 32]))? {
             let (key, stored) = stored?;
             let cid = EntryCid::from_digest(*key.value().1);
             let side = SideRow::from_bytes(cid, stored.value())?;
-            sides.push(Gone { cid, seq: side.seq.get(), size: size_of(&side.bytes) });
+            let (payload, size) = (side.payload, size_of(&side.bytes));
+            sides.push(Gone { cid, seq: side.seq.get(), size, payload });
         }
         Ok(ForgetPlan { row, entries, sides })
     }
 
     fn write(self, plan: ForgetPlan, changes: &Changes<'_>) -> Result<(), StoreError> {
         let number = plan.row.number;
+        guard::keep_bytes(changes, self.session)?;
         for gone in &plan.entries {
             changes.remove(tables::ENTRIES, (number, gone.seq))?;
             changes.remove(tables::INDEX, gone.cid.digest())?;
@@ -82,6 +87,11 @@ impl Step for Forget {
         }
         for (digest, seq) in payloads::links_of(changes.txn, number)? {
             payloads::unlink(changes, &digest, number, seq)?;
+        }
+        for gone in plan.entries.iter().chain(&plan.sides) {
+            if let Some(payload) = gone.payload {
+                payloads::unlink(changes, payload.digest(), number, gone.seq)?;
+            }
         }
         changes.remove(tables::CHAIN_STATES, number)?;
         changes.remove(tables::SESSIONS, number)?;

@@ -89,7 +89,7 @@ pub(crate) fn put(changes: &Changes<'_>, idempotency: &Idempotency) -> Result<()
 pub(crate) fn expire(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
-        let table = changes.txn.open_table(tables::IDEMPOTENCY_EXPIRY)?;
+        let table = changes.txn.table(tables::IDEMPOTENCY_EXPIRY)?;
         for row in table.iter()?.take(limit) {
             let row = row?.0;
             let (expires, scope, key) = row.value();

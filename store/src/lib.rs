@@ -33,6 +33,7 @@ mod health;
 mod idempotency;
 mod index;
 mod jobs;
+mod journal;
 mod migrate;
 mod open;
 mod payloads;
@@ -40,6 +41,7 @@ mod pins;
 mod read;
 mod read_blocks;
 mod read_entries;
+mod redo;
 mod rows;
 mod sessions;
 mod side;
@@ -120,6 +122,7 @@ impl Store {
             Arc::clone(&opened.database),
             Arc::clone(&opened.files),
             Arc::clone(&health),
+            opened.journal,
             hook,
         )?;
         let (database, files, lock) = (opened.database, opened.files, opened.lock);

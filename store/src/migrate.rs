@@ -7,17 +7,28 @@ use crate::source::counter;
 use crate::tables::{self, meta};
 
 /// The format that this program writes: of the database, the file layout and the VERSION file together.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+/// The first format that a release wrote, or will have written.
+const FIRST: u64 = 2;
 
 /// One step from the format before; its place in the list is its number.
 pub(crate) type Migration = fn(&WriteTransaction) -> Result<(), StoreError>;
 
-/// From format n (1, 2, …) to n + 1. Format 1 is the first.
+/// From format n (2, 3, …) to n + 1. Format 1 was never released.
 pub(crate) const MIGRATIONS: &[Migration] = &[];
+
+/// The format of a database that all migrations went over.
+pub(crate) fn schema() -> u64 {
+    target(MIGRATIONS)
+}
+
+fn target(migrations: &[Migration]) -> u64 {
+    FIRST.saturating_add(u64::try_from(migrations.len()).unwrap_or(u64::MAX))
+}
 
 /// Brings a database to the format after the last of `migrations`; a new one starts there. Returns the format.
 pub(crate) fn run(database: &Database, migrations: &[Migration]) -> Result<u64, StoreError> {
-    let target = 1 + u64::try_from(migrations.len()).unwrap_or(u64::MAX);
+    let target = target(migrations);
     loop {
         let mut txn = database.begin_write()?;
         txn.set_quick_repair(true);
@@ -30,7 +41,8 @@ pub(crate) fn run(database: &Database, migrations: &[Migration]) -> Result<u64, 
                 return Ok(format);
             }
             format => {
-                let step = usize::try_from(format - 1).ok().and_then(|at| migrations.get(at));
+                let at = format.checked_sub(FIRST).and_then(|at| usize::try_from(at).ok());
+                let step = at.and_then(|at| migrations.get(at));
                 step.ok_or_else(|| StoreError::corrupt(format!("no way from format {format}")))?(&txn)?;
                 format + 1
             }
@@ -57,10 +69,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let database = Database::create(dir.path().join("a.redb")).unwrap();
         let steps: &[Migration] = &[|txn| mark(txn, 1), |txn| mark(txn, 2), |txn| mark(txn, 3)];
-        assert_eq!(run(&database, &[]).unwrap(), 1);
-        assert_eq!(run(&database, &steps[..1]).unwrap(), 2);
-        assert_eq!(run(&database, steps).unwrap(), 4);
-        assert_eq!(run(&database, steps).unwrap(), 4);
+        assert_eq!(run(&database, &[]).unwrap(), 2);
+        assert_eq!(run(&database, &steps[..1]).unwrap(), 3);
+        assert_eq!(run(&database, steps).unwrap(), 5);
+        assert_eq!(run(&database, steps).unwrap(), 5);
         let seen = lookup(&database.begin_read().unwrap(), tables::META, "seen", |value| value).unwrap();
         assert_eq!(seen, Some(123));
     }
@@ -70,7 +82,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let database = Database::create(dir.path().join("a.redb")).unwrap();
         let steps: &[Migration] = &[|txn| mark(txn, 1)];
-        assert_eq!(run(&database, steps).unwrap(), 2);
+        assert_eq!(run(&database, steps).unwrap(), 3);
         let seen = lookup(&database.begin_read().unwrap(), tables::META, "seen", |value| value).unwrap();
         assert_eq!(seen, None);
     }
@@ -86,7 +98,7 @@ mod tests {
         }];
         assert!(run(&database, failing).is_err());
         let txn = database.begin_read().unwrap();
-        assert_eq!(counter(&txn, meta::SCHEMA).unwrap(), 1);
+        assert_eq!(counter(&txn, meta::SCHEMA).unwrap(), 2);
         assert_eq!(counter(&txn, "seen").unwrap(), 0);
     }
 }

@@ -5,12 +5,13 @@
 //! VERSION      format number and the program that wrote it
 //! GUARD        how often the directory was opened: an older store.redb put back shows by a lower count
 //! store.redb   everything small
+//! store.journal  the batches that store.redb lacks after a crash ([`crate::journal`])
 //! payloads/    files by digest;  staging/  files being written
 //! ```
 //!
 //! A copy must not sign ([`crate::guard`]). Two things tell one: the database file's inode and birth time are stored in it and
 //! change when it is copied or restored, and its count of opens is lower than the one in GUARD when an older file was put
-//! back. Either empties the guard table. A snapshot of the whole disk (of a virtual machine, say) cannot be told: whoever
+//! back. A journal that is missing, or of another run, is a third: what it held was acknowledged. Each empties the guard table. A snapshot of the whole disk (of a virtual machine, say) cannot be told: whoever
 //! restores one has to hand its sessions over.
 
 use std::fs::{self, File, OpenOptions as FileOptions};
@@ -19,17 +20,19 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, WriteTransaction};
+use redb::backends::FileBackend;
+use redb::{Database, ReadableDatabase, StorageBackend, WriteTransaction};
 use rustix::fs::FlockOperation;
 use throughline_protocol::id::UnixMillis;
 
 use crate::error::{OpenError, StoreError};
 use crate::events::{self, Change};
 use crate::files::{Files, make_dir, sync_dir};
+use crate::journal::{self, Journal, Standing};
 use crate::migrate::{self, FORMAT};
 use crate::source::{counter, lookup};
 use crate::tables::{self, meta};
-use crate::writer::{Changes, CommitHook};
+use crate::writer::{Batch, Changes, CommitHook};
 
 /// Bytes of the small files that are read at most.
 const SMALL_FILE_BYTES_MAX: u64 = 4_096;
@@ -80,19 +83,20 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "closing the file gives the 
 pub(crate) struct Opened {
     pub(crate) lock: Lock,
     pub(crate) database: Arc<Database>,
+    pub(crate) journal: Journal,
     pub(crate) files: Arc<Files>,
 }
 
 /// Opens a data directory; makes it when there is none.
 pub(crate) fn open(dir: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
-    open_with(dir, options, open_database)
+    open_with(dir, options, open_file)
 }
 
-/// As [`open`], with the database opened by the caller: a test opens one on a disk that fails.
-pub(crate) fn open_with(
+/// As [`open`], with the database's file and the journal's opened by the caller: a test opens them on a disk that fails.
+pub(crate) fn open_with<B: StorageBackend>(
     dir: &Path,
     options: &OpenOptions,
-    open_database: impl FnOnce(&Path, &OpenOptions) -> Result<Database, StoreError>,
+    open_file: impl Fn(&Path) -> Result<B, StoreError>,
 ) -> Result<Opened, OpenError> {
     make_dir(dir)?;
     let lock = lock(dir, options)?;
@@ -100,15 +104,23 @@ pub(crate) fn open_with(
     let files = Files::open(dir)?;
     let path = dir.join("store.redb");
     let was_there = path.exists();
-    let database = open_database(&path, options)?;
+    let mut builder = Database::builder();
+    builder.set_cache_size(options.cache_bytes);
+    let database = builder
+        .create_with_backend(open_file(&path)?)
+        .map_err(|error| StoreError::from(redb::Error::from(error)))?;
+    let mut journal = Journal::open(Box::new(open_file(&dir.join(journal::FILE))?))?;
+    // Before anything is migrated: the journal speaks of the tables as they were.
+    let standing = journal.recover(&database, migrate::schema())?;
     migrate::run(&database, migrate::MIGRATIONS)?;
     write_small(dir, "VERSION", &version_text())?;
-    let is_new = age == Age::New && !was_there;
-    settle_guard(dir, &path, &database, options, is_new)?;
-    Ok(Opened { lock, database: Arc::new(database), files })
+    let found = Found::look(dir, &path, age == Age::New && !was_there)?;
+    settle_guard(dir, &database, &mut journal, options, &found, standing)?;
+    Ok(Opened { lock, database: Arc::new(database), journal, files })
 }
 
-fn open_database(path: &Path, options: &OpenOptions) -> Result<Database, StoreError> {
+fn open_file(path: &Path) -> Result<FileBackend, StoreError> {
+    let io = |error| StoreError::io(format!("opening {}", path.display()), error);
     let file = FileOptions::new()
         .read(true)
         .write(true)
@@ -116,11 +128,8 @@ fn open_database(path: &Path, options: &OpenOptions) -> Result<Database, StoreEr
         .truncate(false)
         .mode(0o600)
         .open(path)
-        .map_err(|error| StoreError::io("opening store.redb", error))?;
-    drop(file);
-    let mut builder = Database::builder();
-    builder.set_cache_size(options.cache_bytes);
-    builder.create(path).map_err(|error| StoreError::from(redb::Error::from(error)))
+        .map_err(io)?;
+    FileBackend::new(file).map_err(|error| StoreError::from(redb::Error::from(error)))
 }
 
 fn lock(dir: &Path, options: &OpenOptions) -> Result<Lock, OpenError> {
@@ -169,7 +178,7 @@ fn check_version(dir: &Path) -> Result<Age, OpenError> {
     let Some(text) = read_small(dir, "VERSION")? else { return Ok(Age::New) };
     let mut lines = text.lines();
     let found = lines.next().and_then(|line| line.trim().parse::<u32>().ok()).unwrap_or(0);
-    if (1..=FORMAT).contains(&found) {
+    if found == FORMAT {
         return Ok(Age::Old);
     }
     let written_by: String = lines.next().unwrap_or("an unknown program").chars().take(100).collect();
@@ -208,26 +217,47 @@ fn write_small(dir: &Path, name: &str, text: &str) -> Result<(), StoreError> {
     sync_dir(dir)
 }
 
-/// Counts the open, and empties the sign guard when the directory is not the one that it was.
+/// What tells the directory that it was from a copy.
+struct Found {
+    identity: Vec<u8>,
+    /// How often it was opened, by the file beside the database.
+    counted: Option<u64>,
+    is_new: bool,
+}
+
+impl Found {
+    fn look(dir: &Path, database: &Path, is_new: bool) -> Result<Self, StoreError> {
+        let counted = read_small(dir, "GUARD")?.and_then(|text| text.trim().parse::<u64>().ok());
+        Ok(Found { identity: identity_of(database)?, counted, is_new })
+    }
+
+    /// Whether the database is the file that it was, and not an older one that was put back.
+    fn is_original(&self, database: &Database) -> Result<bool, StoreError> {
+        let txn = database.begin_read()?;
+        let held = lookup(&txn, tables::IDENTITY, "file", <[u8]>::to_vec)?;
+        let opens = counter(&txn, meta::OPENS)?;
+        // The count in the file is written after the one in the database, so the database is never behind it by a crash.
+        Ok(held.as_deref() == Some(&self.identity[..])
+            && self.counted.is_some_and(|counted| opens >= counted))
+    }
+}
+
+/// Counts the open and begins its journal; empties the sign guard when the directory is not the one that it was.
 fn settle_guard(
     dir: &Path,
-    path: &Path,
     database: &Database,
+    journal: &mut Journal,
     options: &OpenOptions,
-    is_new: bool,
+    found: &Found,
+    standing: Standing,
 ) -> Result<(), StoreError> {
-    let identity = identity_of(path)?;
-    let counted = read_small(dir, "GUARD")?.and_then(|text| text.trim().parse::<u64>().ok());
-    let (held, opens) = {
-        let txn = database.begin_read()?;
-        (lookup(&txn, tables::IDENTITY, "file", <[u8]>::to_vec)?, counter(&txn, meta::OPENS)?)
-    };
+    let is_original = standing == Standing::Applied && found.is_original(database)?;
+    let opens = counter(&database.begin_read()?, meta::OPENS)?.max(found.counted.unwrap_or(0)) + 1;
+    // Before the count: a journal that is one ahead is one in which nothing was written yet.
+    journal.begin(opens)?;
     let mut txn = database.begin_write()?;
     txn.set_quick_repair(true);
-    // The count in the file is written after the one in the database, so the database is never behind it by a crash.
-    let is_original =
-        held.as_deref() == Some(&identity[..]) && counted.is_some_and(|counted| opens >= counted);
-    if is_new {
+    if found.is_new {
         let trusted = u64::from(options.key_origin == KeyOrigin::MadeWithStore);
         let mut table = txn.open_table(tables::META)?;
         table.insert(meta::GUARD_TRUSTED, trusted)?;
@@ -238,8 +268,7 @@ fn settle_guard(
     } else if !is_original {
         empty_guard(&txn, options.started)?;
     }
-    txn.open_table(tables::IDENTITY)?.insert("file", &identity[..])?;
-    let opens = opens.max(counted.unwrap_or(0)) + 1;
+    txn.open_table(tables::IDENTITY)?.insert("file", &found.identity[..])?;
     txn.open_table(tables::META)?.insert(meta::OPENS, opens)?;
     txn.commit()?;
     write_small(dir, "GUARD", &format!("{opens}\n"))
@@ -253,7 +282,9 @@ pub(crate) fn empty_guard(txn: &WriteTransaction, at: UnixMillis) -> Result<(), 
         table.insert(meta::GUARD_TRUSTED, 0)?;
         table.insert(meta::GUARD_RESET_MS, at.get())?;
     }
-    events::write(&Changes { txn }, at, &Change::GuardReset)?;
+    let batch = Batch::new(txn);
+    events::write(&Changes { txn: &batch }, at, &Change::GuardReset)?;
+    batch.finish()?;
     Ok(())
 }
 

@@ -32,10 +32,10 @@ fn options_of(command: &str) -> OpenOptions {
 fn a_newer_format_is_refused_and_left_alone() {
     let home = Home::new();
     drop(home.open());
-    fs::write(home.path().join("VERSION"), "2\nthroughline 9.1.0\n").unwrap();
+    fs::write(home.path().join("VERSION"), "3\nthroughline 9.1.0\n").unwrap();
     let before = fs::read(home.path().join("store.redb")).unwrap();
     match Store::open(&home.path(), options()).err() {
-        Some(OpenError::Version { found: 2, known: FORMAT, written_by }) => {
+        Some(OpenError::Version { found: 3, known: FORMAT, written_by }) => {
             assert_eq!(written_by, "throughline 9.1.0");
         }
         other => panic!("{other:?}"),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use redb::{ReadableMultimapTable, ReadableTable};
+use redb::ReadableTable;
 use throughline_protocol::block::Block;
 use throughline_protocol::id::{EntryCid, HashKind, Seq, SessionId, UnixMillis};
 
@@ -33,7 +33,7 @@ pub enum PayloadState {
 
 /// The row of a block that is held.
 pub(crate) fn row(source: &impl Source, digest: &[u8; 32]) -> Result<Option<BlockRow>, StoreError> {
-    lookup(source, tables::BLOCKS, digest, BlockRow::from_bytes)?.transpose()
+    lookup(source, tables::BLOCKS, digest, |row| BlockRow::split(row).map(|(row, _)| row))?.transpose()
 }
 
 /// Whether a redaction dropped this payload.
@@ -47,13 +47,13 @@ pub(crate) fn read(
     files: &Files,
     digest: &[u8; 32],
 ) -> Result<Option<Vec<u8>>, StoreError> {
-    let Some(row) = row(source, digest)? else { return Ok(None) };
+    let held = lookup(source, tables::BLOCKS, digest, |row| {
+        BlockRow::split(row).map(|(row, bytes)| (row, bytes.to_vec()))
+    })?;
+    let Some((row, bytes)) = held.transpose()? else { return Ok(None) };
     let cid = EntryCid::from_digest(*digest);
     match row.place {
         BlockPlace::Table => {
-            let bytes = lookup(source, tables::PAYLOADS, digest, <[u8]>::to_vec)?.ok_or_else(|| {
-                StoreError::Index { what: format!("payload {} has a row and no bytes", cid.short()) }
-            })?;
             crate::rows::check_hash(cid, &bytes, "payload")?;
             Ok(Some(bytes))
         }
@@ -66,15 +66,17 @@ pub(crate) fn read(
 
 /// Sessions and seqs of the entries that link a block.
 pub(crate) fn links(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<(u64, u64)>, StoreError> {
-    let table = source.multimap(tables::BLOCK_REFS)?;
-    let mut links = Vec::new();
-    for value in table.get(digest)? {
-        links.push(value?.value());
-    }
-    Ok(links)
+    let table = source.table(tables::BLOCK_REFS)?;
+    let rows = table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))?;
+    rows.map(|row| {
+        let row = row?.0;
+        let (_, session, seq) = row.value();
+        Ok((session, seq))
+    })
+    .collect()
 }
 
-/// Digests and seqs of all that a session's entries link.
+/// Digests and seqs of all that a session's entries link, but for the payloads that they name.
 pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 32], u64)>, StoreError> {
     let table = source.table(tables::LINKS_OF_SESSION)?;
     let rows = table.range((session, 0, &[0; 32])..=(session, u64::MAX, &[0xff; 32]))?;
@@ -87,9 +89,9 @@ pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 3
 }
 
 fn is_linked(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
-    let table = source.multimap(tables::BLOCK_REFS)?;
-    let found = table.get(digest)?.next().transpose()?.is_some();
-    Ok(found)
+    let table = source.table(tables::BLOCK_REFS)?;
+    let mut rows = table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))?;
+    Ok(rows.next().transpose()?.is_some())
 }
 
 /// Stores the row of a block, and its bytes if they go into the table. Keeps a row that is there, with the longer lease.
@@ -111,26 +113,55 @@ pub(crate) fn put(
         changes.count(meta::BLOCK_BYTES, size, 0)?;
         changes.remove(tables::CONDEMNED, digest)?;
     }
-    if let Some(bytes) = inline {
-        // Also over bytes that are there: they may be damaged, which is why they were fetched again.
-        changes.put(tables::PAYLOADS, digest, bytes)?;
-    }
     let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms };
-    changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
+    // Also over bytes that are there: they may be damaged, which is why they were fetched again.
+    put_row(changes, digest, row, inline)?;
     if lease_ms != 0 {
         changes.put(tables::LEASES, (lease_ms, digest), ())?;
     }
     Ok(())
 }
 
-/// Notes that an entry links a block.
+/// Writes a row with the bytes that lie in the table: `inline`, or else those that are there.
+fn put_row(
+    changes: &Changes<'_>,
+    digest: &[u8; 32],
+    row: BlockRow,
+    inline: Option<&[u8]>,
+) -> Result<(), StoreError> {
+    let bytes = match (row.place, inline) {
+        (BlockPlace::File, _) => row.to_bytes(&[]),
+        (BlockPlace::Table, Some(bytes)) => row.to_bytes(bytes),
+        (BlockPlace::Table, None) => {
+            let held = lookup(changes.txn, tables::BLOCKS, digest, |held| {
+                BlockRow::split(held).map(|(_, bytes)| row.to_bytes(bytes))
+            })?;
+            held.transpose()?.ok_or_else(|| {
+                StoreError::corrupt(format!("block {} has no bytes", EntryCid::from_digest(*digest).short()))
+            })?
+        }
+    };
+    changes.put(tables::BLOCKS, digest, bytes.as_slice())
+}
+
+/// Notes that an entry names a payload.
+pub(crate) fn link_payload(
+    changes: &Changes<'_>,
+    digest: &[u8; 32],
+    session: u64,
+    seq: Seq,
+) -> Result<(), StoreError> {
+    changes.put(tables::BLOCK_REFS, (digest, session, seq.get()), ())
+}
+
+/// Notes that an entry links a block, which only its payload names.
 pub(crate) fn link(
     changes: &Changes<'_>,
     digest: &[u8; 32],
     session: u64,
     seq: Seq,
 ) -> Result<(), StoreError> {
-    changes.txn.open_multimap_table(tables::BLOCK_REFS)?.insert(digest, (session, seq.get()))?;
+    link_payload(changes, digest, session, seq)?;
     changes.put(tables::LINKS_OF_SESSION, (session, seq.get(), digest), ())
 }
 
@@ -141,7 +172,7 @@ pub(crate) fn unlink(
     session: u64,
     seq: u64,
 ) -> Result<(), StoreError> {
-    changes.txn.open_multimap_table(tables::BLOCK_REFS)?.remove(digest, (session, seq))?;
+    changes.remove(tables::BLOCK_REFS, (digest, session, seq))?;
     changes.remove(tables::LINKS_OF_SESSION, (session, seq, digest))?;
     let is_leased = row(changes.txn, digest)?.is_some_and(|row| row.lease_ms != 0);
     if !is_leased && !is_linked(changes.txn, digest)? {
@@ -158,13 +189,9 @@ pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<bool, S
     if row.lease_ms != 0 {
         changes.remove(tables::LEASES, (row.lease_ms, digest))?;
     }
-    match row.place {
-        BlockPlace::Table => changes.remove(tables::PAYLOADS, digest)?,
-        BlockPlace::File => {
-            changes.put(tables::CONDEMNED, digest, ())?;
-            true
-        }
-    };
+    if row.place == BlockPlace::File {
+        changes.put(tables::CONDEMNED, digest, ())?;
+    }
     Ok(true)
 }
 
@@ -178,7 +205,7 @@ pub(crate) fn condemned(source: &impl Source) -> Result<Vec<[u8; 32]>, StoreErro
 pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
-        let table = changes.txn.open_table(tables::LEASES)?;
+        let table = changes.txn.table(tables::LEASES)?;
         for row in table.iter()?.take(limit) {
             let row = row?.0;
             let (expires, digest) = row.value();
@@ -192,8 +219,7 @@ pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -
         if is_linked(changes.txn, digest)? {
             changes.remove(tables::LEASES, (*expires, digest))?;
             if let Some(row) = row(changes.txn, digest)? {
-                let row = BlockRow { lease_ms: 0, ..row };
-                changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
+                put_row(changes, digest, BlockRow { lease_ms: 0, ..row }, None)?;
             }
         } else {
             remove(changes, digest)?;

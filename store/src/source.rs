@@ -2,10 +2,7 @@
 
 use std::borrow::Borrow;
 
-use redb::{
-    Key, MultimapTableDefinition, ReadTransaction, ReadableMultimapTable, ReadableTable, TableDefinition,
-    Value, WriteTransaction,
-};
+use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, Value, WriteTransaction};
 
 use crate::error::StoreError;
 
@@ -20,14 +17,10 @@ pub(crate) trait Source {
         table: TableDefinition<'static, K, V>,
     ) -> Result<impl ReadableTable<K, V>, StoreError>;
 
-    /// Opens a table of many values a key for reading.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    fn multimap<K: Key + 'static, V: Key + 'static>(
-        &self,
-        table: MultimapTableDefinition<'static, K, V>,
-    ) -> Result<impl ReadableMultimapTable<K, V>, StoreError>;
+    /// A counter that is not in the table yet: a batch writes its counters once, at its end.
+    fn counting(&self, _key: &str) -> Option<u64> {
+        None
+    }
 }
 
 impl Source for ReadTransaction {
@@ -37,13 +30,6 @@ impl Source for ReadTransaction {
     ) -> Result<impl ReadableTable<K, V>, StoreError> {
         Ok(self.open_table(table)?)
     }
-
-    fn multimap<K: Key + 'static, V: Key + 'static>(
-        &self,
-        table: MultimapTableDefinition<'static, K, V>,
-    ) -> Result<impl ReadableMultimapTable<K, V>, StoreError> {
-        Ok(self.open_multimap_table(table)?)
-    }
 }
 
 impl Source for WriteTransaction {
@@ -52,13 +38,6 @@ impl Source for WriteTransaction {
         table: TableDefinition<'static, K, V>,
     ) -> Result<impl ReadableTable<K, V>, StoreError> {
         Ok(self.open_table(table)?)
-    }
-
-    fn multimap<K: Key + 'static, V: Key + 'static>(
-        &self,
-        table: MultimapTableDefinition<'static, K, V>,
-    ) -> Result<impl ReadableMultimapTable<K, V>, StoreError> {
-        Ok(self.open_multimap_table(table)?)
     }
 }
 
@@ -80,5 +59,8 @@ where
 
 /// A counter of [`crate::tables::META`]; 0 when it was never set.
 pub(crate) fn counter(source: &impl Source, key: &str) -> Result<u64, StoreError> {
+    if let Some(value) = source.counting(key) {
+        return Ok(value);
+    }
     Ok(lookup(source, crate::tables::META, key, |value| value)?.unwrap_or(0))
 }

@@ -115,10 +115,14 @@ pub(crate) fn clear(changes: &Changes<'_>, scope: &[u8; 32]) -> Result<u64, Stor
         return Ok(0);
     };
     changes.remove(tables::STAGING_SCOPES, scope)?;
-    changes
-        .txn
-        .open_table(tables::STAGED)?
-        .retain_in((scope, &[0; 32])..=(scope, &[0xff; 32]), |_, _| false)?;
+    let staged: Vec<[u8; 32]> = {
+        let table = changes.txn.table(tables::STAGED)?;
+        let rows = table.range((scope, &[0; 32])..=(scope, &[0xff; 32]))?;
+        rows.map(|row| Ok(*row?.0.value().1)).collect::<Result<_, StoreError>>()?
+    };
+    for digest in &staged {
+        changes.remove(tables::STAGED, (scope, digest))?;
+    }
     changes.count(meta::STAGING_BYTES, 0, bytes)?;
     Ok(bytes)
 }
@@ -127,7 +131,7 @@ pub(crate) fn clear(changes: &Changes<'_>, scope: &[u8; 32]) -> Result<u64, Stor
 pub(crate) fn expire(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
-        let table = changes.txn.open_table(tables::STAGING_SCOPES)?;
+        let table = changes.txn.table(tables::STAGING_SCOPES)?;
         for row in table.iter()? {
             let (scope, row) = row?;
             if row.value().1 <= now.get() && over.len() < limit {

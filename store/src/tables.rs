@@ -4,7 +4,7 @@
 //! (session number, seq), because random keys cost 1.8 times the bytes; what is only ever asked for by hash is keyed by
 //! the sha2-256 digest.
 
-use redb::{MultimapTableDefinition, TableDefinition};
+use redb::TableDefinition;
 
 /// A sha2-256 digest as a key.
 pub(crate) type Digest32 = &'static [u8; 32];
@@ -30,16 +30,14 @@ pub(crate) const INDEX: TableDefinition<'static, Digest32, (u64, u64, u8)> = Tab
 /// (session number, entry digest) → [`crate::rows::SideRow`]: held, but not on the main chain.
 pub(crate) const SIDE: TableDefinition<'static, (u64, Digest32), Row> = TableDefinition::new("side_v1");
 
-/// Digest → bytes of a payload of at most 16 KiB.
-pub(crate) const PAYLOADS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("payloads_v1");
-/// Digest → [`crate::rows::BlockRow`] of every payload and file that is held.
-pub(crate) const BLOCKS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("blocks_v1");
-/// Digest → (session number, seq) of the entries that link it, whether it is held or not.
-pub(crate) const BLOCK_REFS: MultimapTableDefinition<'static, Digest32, (u64, u64)> =
-    MultimapTableDefinition::new("block_refs_v1");
-/// (session number, seq, digest): the same links from the other side.
+/// Digest → [`crate::rows::BlockRow`] of every payload and file that is held, and the bytes of a payload of at most 16 KiB.
+pub(crate) const BLOCKS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("blocks_v2");
+/// (digest, session number, seq) of the entries that link a block, whether it is held or not.
+pub(crate) const BLOCK_REFS: TableDefinition<'static, (Digest32, u64, u64), ()> =
+    TableDefinition::new("block_refs_v2");
+/// (session number, seq, digest): the same links from the other side, but for payloads: entries name those themselves.
 pub(crate) const LINKS_OF_SESSION: TableDefinition<'static, (u64, u64, Digest32), ()> =
-    TableDefinition::new("links_of_session_v1");
+    TableDefinition::new("links_of_session_v2");
 /// (expiry in Unix milliseconds, digest): leases of blocks that nothing links yet.
 pub(crate) const LEASES: TableDefinition<'static, (u64, Digest32), ()> = TableDefinition::new("leases_v1");
 /// Digest → when: payloads that a redaction dropped, refused from then on.
@@ -63,7 +61,7 @@ pub(crate) const OWNERS: TableDefinition<'static, Digest32, (u64, Digest32)> =
     TableDefinition::new("owners_v1");
 
 /// Genesis digest → [`crate::rows::GuardRow`]; stays when the session is forgotten. A backup leaves this table out.
-pub(crate) const GUARD: TableDefinition<'static, Digest32, Row> = TableDefinition::new("guard_v1");
+pub(crate) const GUARD: TableDefinition<'static, Digest32, Row> = TableDefinition::new("guard_v2");
 /// (scope, key) → [`crate::rows::IdempotencyRow`].
 pub(crate) const IDEMPOTENCY: TableDefinition<'static, (Digest32, &'static str), Row> =
     TableDefinition::new("idempotency_v1");
@@ -109,38 +107,52 @@ pub(crate) mod meta {
     pub(crate) const SIDE_BYTES: &str = "side_bytes";
     /// Bytes of staged blocks.
     pub(crate) const STAGING_BYTES: &str = "staging_bytes";
+    /// Number of the newest batch that is in the database; see [`crate::journal`].
+    pub(crate) const BATCH: &str = "batch";
 }
+
+/// Calls a macro with the names of all tables.
+macro_rules! with_all {
+    ($macro:ident) => {
+        $macro!(
+            META,
+            IDENTITY,
+            SESSIONS,
+            SESSION_IDS,
+            CHAIN_STATES,
+            ENTRIES,
+            INDEX,
+            SIDE,
+            BLOCKS,
+            BLOCK_REFS,
+            LINKS_OF_SESSION,
+            LEASES,
+            REFUSED,
+            CONDEMNED,
+            CONTROLS,
+            CONTROL_ALIASES,
+            CONTROLS_OF_OWNER,
+            REFS_OF_SESSION,
+            OWNERS,
+            GUARD,
+            IDEMPOTENCY,
+            IDEMPOTENCY_EXPIRY,
+            STAGED,
+            STAGING_SCOPES,
+            PINS,
+            JOBS,
+            FACTS,
+            EVENTS
+        )
+    };
+}
+pub(crate) use with_all;
 
 /// Every table, opened once when the database is made, so that readers find all of them.
 pub(crate) fn create_all(txn: &redb::WriteTransaction) -> Result<(), redb::TableError> {
     macro_rules! open {
         ($($table:ident),*) => { $(txn.open_table($table)?;)* };
     }
-    open!(
-        META,
-        IDENTITY,
-        SESSIONS,
-        SESSION_IDS,
-        CHAIN_STATES,
-        ENTRIES,
-        INDEX,
-        SIDE,
-        PAYLOADS,
-        BLOCKS,
-        LEASES
-    );
-    open!(
-        LINKS_OF_SESSION,
-        REFUSED,
-        CONDEMNED,
-        CONTROLS,
-        CONTROL_ALIASES,
-        CONTROLS_OF_OWNER,
-        REFS_OF_SESSION,
-        OWNERS,
-        GUARD
-    );
-    open!(IDEMPOTENCY, IDEMPOTENCY_EXPIRY, STAGED, STAGING_SCOPES, PINS, JOBS, FACTS, EVENTS);
-    txn.open_multimap_table(BLOCK_REFS)?;
+    with_all!(open);
     Ok(())
 }

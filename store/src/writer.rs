@@ -11,18 +11,27 @@
 //! as the disk fails. So a refused one has written nothing and spoils nothing, and no savepoint is needed. If a write or
 //! the commit fails, none of the batch happened, all its callers are told so, and the store takes no writes until it is opened
 //! again.
+//!
+//! A small batch is durable in the [`crate::journal`] before it is committed in memory; a large one, and one now and then,
+//! is committed to the database durably, and the journal begins anew.
 
 use std::borrow::Borrow;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use redb::{Database, Key, TableDefinition, Value, WriteTransaction};
+use redb::{
+    Database, Durability, Key, ReadableTable, TableDefinition, TableHandle as _, Value, WriteTransaction,
+};
 
 use crate::error::StoreError;
 use crate::files::{Files, InFlight};
 use crate::health::Health;
-use crate::source::{counter, lookup};
+use crate::journal::Journal;
+use crate::redo::Redo;
+use crate::source::{Source, counter};
 use crate::tables::{self, meta};
 
 /// Operations that wait for the writer; a caller above it waits.
@@ -68,14 +77,58 @@ pub trait Step: Send + 'static {
     fn write(self, plan: Self::Plan, changes: &Changes<'_>) -> Result<Self::Output, StoreError>;
 }
 
+/// One transaction of the database while operations are executed in it.
+///
+/// Counters are kept here and written once, and everything that is changed is noted for the journal: all changes go through
+/// [`Changes`].
+pub(crate) struct Batch<'t> {
+    txn: &'t WriteTransaction,
+    redo: RefCell<Redo>,
+    counters: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl<'t> Batch<'t> {
+    pub(crate) fn new(txn: &'t WriteTransaction) -> Self {
+        Batch { txn, redo: RefCell::default(), counters: RefCell::default() }
+    }
+
+    /// Writes the counters and numbers the batch; gives what changed.
+    pub(crate) fn finish(self) -> Result<(u64, Redo), StoreError> {
+        let number = counter(&self, meta::BATCH)? + 1;
+        self.counters.borrow_mut().insert(meta::BATCH, number);
+        {
+            let mut table = self.txn.open_table(tables::META)?;
+            let mut redo = self.redo.borrow_mut();
+            for (key, value) in self.counters.take() {
+                redo.put(tables::META.name(), key.as_bytes(), &u64::as_bytes(&value));
+                table.insert(key, value)?;
+            }
+        }
+        Ok((number, self.redo.into_inner()))
+    }
+}
+
+impl Source for Batch<'_> {
+    fn table<K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: TableDefinition<'static, K, V>,
+    ) -> Result<impl ReadableTable<K, V>, StoreError> {
+        Ok(self.txn.open_table(table)?)
+    }
+
+    fn counting(&self, key: &str) -> Option<u64> {
+        self.counters.borrow().get(key).copied()
+    }
+}
+
 /// The transaction as a check sees it.
 pub struct View<'t> {
-    pub(crate) txn: &'t WriteTransaction,
+    pub(crate) txn: &'t Batch<'t>,
 }
 
 /// The transaction as a write sees it.
 pub struct Changes<'t> {
-    pub(crate) txn: &'t WriteTransaction,
+    pub(crate) txn: &'t Batch<'t>,
 }
 
 impl Changes<'_> {
@@ -85,7 +138,10 @@ impl Changes<'_> {
         key: impl Borrow<K::SelfType<'k>>,
         value: impl Borrow<V::SelfType<'v>>,
     ) -> Result<(), StoreError> {
-        self.txn.open_table(table)?.insert(key, value)?;
+        let (key_bytes, value_bytes) = (K::as_bytes(key.borrow()), V::as_bytes(value.borrow()));
+        self.txn.redo.borrow_mut().put(table.name(), key_bytes.as_ref(), value_bytes.as_ref());
+        drop((key_bytes, value_bytes));
+        self.txn.txn.open_table(table)?.insert(key, value)?;
         Ok(())
     }
 
@@ -95,22 +151,28 @@ impl Changes<'_> {
         table: TableDefinition<'static, K, V>,
         key: impl Borrow<K::SelfType<'k>>,
     ) -> Result<bool, StoreError> {
-        let mut table = self.txn.open_table(table)?;
-        let was_there = table.remove(key)?.is_some();
+        let name = table.name();
+        let was_there = {
+            let mut table = self.txn.txn.open_table(table)?;
+            table.remove(key.borrow())?.is_some()
+        };
+        if was_there {
+            self.txn.redo.borrow_mut().remove(name, K::as_bytes(key.borrow()).as_ref());
+        }
         Ok(was_there)
     }
 
     /// Adds to a counter and takes from it; it stops at 0.
-    pub(crate) fn count(&self, key: &str, added: u64, taken: u64) -> Result<u64, StoreError> {
+    pub(crate) fn count(&self, key: &'static str, added: u64, taken: u64) -> Result<u64, StoreError> {
         let value = counter(self.txn, key)?.saturating_add(added).saturating_sub(taken);
-        self.put(tables::META, key, value)?;
+        self.txn.counters.borrow_mut().insert(key, value);
         Ok(value)
     }
 
     /// Takes the next number of a sequence that begins at 1.
-    pub(crate) fn next_number(&self, key: &str) -> Result<u64, StoreError> {
-        let number = lookup(self.txn, tables::META, key, |value| value)?.unwrap_or(1);
-        self.put(tables::META, key, number + 1)?;
+    pub(crate) fn next_number(&self, key: &'static str) -> Result<u64, StoreError> {
+        let number = counter(self.txn, key)?.max(1);
+        self.txn.counters.borrow_mut().insert(key, number + 1);
         Ok(number)
     }
 }
@@ -130,10 +192,11 @@ impl Writer {
         database: Arc<Database>,
         files: Arc<Files>,
         health: Arc<Health>,
+        journal: Journal,
         hook: Option<CommitHook>,
     ) -> Result<Self, StoreError> {
         let (sender, queue) = sync_channel(QUEUE_MAX);
-        let thread = Loop { database, files, health, hook };
+        let thread = Loop { database, files, health, journal, hook };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || thread.run(&queue))
@@ -192,7 +255,7 @@ pub enum TrySend {
 /// A queued operation with its answer, without its types.
 pub(crate) trait Job: Send {
     /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
-    fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError>;
+    fn execute(&mut self, txn: &Batch<'_>) -> Result<Wrote, StoreError>;
     /// Gives up the files that the operation had prepared; says which.
     fn take_files(&mut self) -> Vec<[u8; 32]>;
     /// Answers: after the commit, or with the failure that undid the batch.
@@ -222,7 +285,7 @@ where
     O: Step,
     R: FnOnce(Result<O::Output, O::Error>) + Send,
 {
-    fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError> {
+    fn execute(&mut self, txn: &Batch<'_>) -> Result<Wrote, StoreError> {
         let Some(operation) = self.operation.take() else { return Ok(Wrote::Nothing) };
         match operation.check(&View { txn }) {
             Err(refusal) => {
@@ -280,20 +343,34 @@ struct Loop {
     database: Arc<Database>,
     files: Arc<Files>,
     health: Arc<Health>,
+    journal: Journal,
     hook: Option<CommitHook>,
 }
 
 impl Loop {
-    fn run(self, queue: &Receiver<Box<dyn Job>>) {
+    fn run(mut self, queue: &Receiver<Box<dyn Job>>) {
         let mut sizes = [1; 2];
         while let Ok(first) = queue.recv() {
             let batch = gather(first, queue, sizes[0].max(sizes[1]));
             sizes = [sizes[1], batch.len()];
             self.batch(batch);
         }
+        self.close();
     }
 
-    fn batch(&self, mut batch: Vec<Box<dyn Job>>) {
+    /// Writes to the database what only the journal holds. If that fails, the next open does it.
+    fn close(&mut self) {
+        if self.health.check().is_err() || self.journal.is_empty() {
+            return;
+        }
+        let written = self.database.begin_write().map_err(StoreError::from).and_then(|txn| checkpoint(txn));
+        match written {
+            Ok(()) => self.journal.restart(),
+            Err(error) => self.health.fail(&error),
+        }
+    }
+
+    fn batch(&mut self, mut batch: Vec<Box<dyn Job>>) {
         let done = match self.health.check().and_then(|()| self.commit(&mut batch)) {
             Ok(done) => done,
             Err(error) => {
@@ -313,23 +390,42 @@ impl Loop {
     }
 
     /// Executes a batch in one transaction.
-    fn commit(&self, batch: &mut [Box<dyn Job>]) -> Result<Committed, StoreError> {
-        let mut txn = self.database.begin_write()?;
-        txn.set_quick_repair(true);
+    fn commit(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Committed, StoreError> {
+        let txn = self.database.begin_write()?;
+        let changes = Batch::new(&txn);
         let mut wrote = Wrote::Nothing;
         for job in batch {
-            if job.execute(&txn)? == Wrote::Something {
+            if job.execute(&changes)? == Wrote::Something {
                 wrote = Wrote::Something;
             }
         }
         if wrote == Wrote::Nothing {
+            drop(changes);
             txn.abort()?;
             return Ok(Committed::default());
         }
-        let newest = counter(&txn, meta::NEXT_EVENT)?.saturating_sub(1);
-        let condemned = crate::payloads::condemned(&txn)?;
-        txn.commit()?;
+        let newest = counter(&changes, meta::NEXT_EVENT)?.saturating_sub(1);
+        let condemned = crate::payloads::condemned(&changes)?;
+        let (number, redo) = changes.finish()?;
+        self.make_durable(txn, number, &redo)?;
         Ok(Committed { newest_event: Some(newest), condemned })
+    }
+
+    /// Commits a transaction whose batch is durable before any reader sees it.
+    fn make_durable(
+        &mut self,
+        mut txn: WriteTransaction,
+        number: u64,
+        redo: &Redo,
+    ) -> Result<(), StoreError> {
+        if self.journal.wants_checkpoint(redo.bytes()) {
+            checkpoint(txn)?;
+            self.journal.restart();
+            return Ok(());
+        }
+        self.journal.append(number, redo.bytes())?;
+        txn.set_durability(Durability::None).map_err(redb::Error::from)?;
+        Ok(txn.commit()?)
     }
 
     /// Unlinks files that operations had prepared and that got no row: the operation was refused, was a replay, or brought
@@ -342,7 +438,7 @@ impl Loop {
     }
 
     /// Unlinks files whose rows are gone. Their names stay listed until then, so a crash in between loses none.
-    fn unlink(&self, condemned: &[[u8; 32]]) -> Result<(), StoreError> {
+    fn unlink(&mut self, condemned: &[[u8; 32]]) -> Result<(), StoreError> {
         if condemned.is_empty() {
             return Ok(());
         }
@@ -352,16 +448,20 @@ impl Loop {
                 gone.push(digest);
             }
         }
-        let mut txn = self.database.begin_write()?;
-        txn.set_quick_repair(true);
-        {
-            let mut table = txn.open_table(tables::CONDEMNED)?;
-            for digest in gone {
-                table.remove(digest)?;
-            }
+        let txn = self.database.begin_write()?;
+        let batch = Batch::new(&txn);
+        for digest in gone {
+            Changes { txn: &batch }.remove(tables::CONDEMNED, digest)?;
         }
-        Ok(txn.commit()?)
+        let (number, redo) = batch.finish()?;
+        self.make_durable(txn, number, &redo)
     }
+}
+
+/// Commits to the database itself, with everything that was only in memory. It opens quickly after a crash.
+fn checkpoint(mut txn: WriteTransaction) -> Result<(), StoreError> {
+    txn.set_quick_repair(true);
+    Ok(txn.commit()?)
 }
 
 #[cfg(test)]

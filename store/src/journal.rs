@@ -1,0 +1,266 @@
+//! The journal: what makes a small batch durable with one write and one fsync, before the database itself is written.
+//!
+//! A durable commit of the database costs two fsyncs and a write of every page that it touched; a record of the journal is the
+//! changes alone ([`crate::redo`]). So a batch goes to the journal, and into the database in memory, where every later
+//! operation and reader finds it; now and then (a *checkpoint*) the database is written for good, and the journal begins
+//! anew at its start. After a crash the database is as the last checkpoint left it, and the records after it are applied
+//! again.
+//!
+//! ```text
+//! sector 0   magic ‖ opens ‖ sha-256 of both           which run of the data directory it belongs to
+//! sector 1…  number ‖ length ‖ sha-256 ‖ changes       batches, numbered without gaps; each begins at a sector
+//! ```
+//!
+//! A batch is written when the one before it is durable. So a record that does not read back is the one that the crash cut off,
+//! and was never acknowledged, unless a later one is whole: then it was damaged, and nothing is opened over the gap. What is left
+//! of an earlier lap has lower numbers and ends the reading too.
+//!
+//! It must never lose a batch that was acknowledged: the sign guard depends on it. A journal that is gone or belongs to another
+//! run makes the directory a copy ([`crate::open`]).
+
+use redb::{Database, ReadableDatabase, StorageBackend};
+use sha2::{Digest, Sha256};
+
+use crate::error::StoreError;
+use crate::payloads::size_of;
+use crate::redo;
+use crate::source::counter;
+use crate::tables::meta;
+
+/// Name of the file in the data directory.
+pub(crate) const FILE: &str = "store.journal";
+/// Records begin at multiples of it, so that one that is damaged does not hide the next.
+const SECTOR: usize = 512;
+/// Bytes of a record before its changes.
+const HEAD_BYTES: usize = 48;
+/// Changes of a batch that still go through the journal; larger ones are written to the database at once.
+const RECORD_BYTES_MAX: usize = 256 << 10;
+/// Where the journal ends and a checkpoint is due. It bounds what an open after a crash applies again.
+const CHECKPOINT_BYTES: usize = 4 << 20;
+/// Length of a journal that is longer than any is: all of it is read at once.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Length of a new journal.
+const FIRST_BYTES: usize = 64 << 10;
+const MAGIC: [u8; 8] = *b"tljrnl\x00\x01";
+
+/// What the journal of a directory says at its opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It belongs to the database, and what it held is in there now.
+    Applied,
+    /// There is none, or that of another database.
+    Foreign,
+}
+
+/// The journal of an open data directory.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: Box<dyn StorageBackend>,
+    /// Where the next record goes.
+    at: usize,
+    /// Length of the file.
+    length: usize,
+    /// Which run of the data directory writes it.
+    run: u64,
+    buffer: Vec<u8>,
+}
+
+/// A record, read back whole.
+struct Record<'a> {
+    number: u64,
+    changes: &'a [u8],
+    /// Its length with its head, in whole sectors.
+    length: usize,
+}
+
+impl<'a> Record<'a> {
+    /// Reads the record of a run at the start of `bytes`; none when there is none that is whole.
+    fn read(run: u64, bytes: &'a [u8]) -> Option<Self> {
+        let (number, rest) = bytes.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<8>()?;
+        let (digest, rest) = rest.split_first_chunk::<32>()?;
+        let changes_length = usize::try_from(u64::from_be_bytes(*length)).ok()?;
+        if changes_length > RECORD_BYTES_MAX {
+            return None;
+        }
+        let changes = rest.get(..changes_length)?;
+        let number = u64::from_be_bytes(*number);
+        (digest_of(run, number, changes) == *digest).then(|| Record {
+            number,
+            changes,
+            length: record_length(changes.len()),
+        })
+    }
+}
+
+/// Over the run too: what an earlier one left is never taken for a record of this one.
+fn digest_of(run: u64, number: u64, changes: &[u8]) -> [u8; 32] {
+    let digest = Sha256::new().chain_update(run.to_be_bytes()).chain_update(number.to_be_bytes());
+    digest.chain_update(size_of(changes).to_be_bytes()).chain_update(changes).finalize().into()
+}
+
+fn record_length(changes: usize) -> usize {
+    (HEAD_BYTES + changes).next_multiple_of(SECTOR)
+}
+
+fn offset(at: usize) -> u64 {
+    u64::try_from(at).unwrap_or(u64::MAX)
+}
+
+impl Journal {
+    /// Takes the file of a journal, which may be empty.
+    pub(crate) fn open(file: Box<dyn StorageBackend>) -> Result<Self, StoreError> {
+        let length = file.len().map_err(|error| StoreError::io("reading the journal", error))?;
+        if length > FILE_BYTES_MAX {
+            return Err(StoreError::corrupt(format!("the journal is {length} bytes long")));
+        }
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        Ok(Journal { file, at: SECTOR, length, run: 0, buffer: Vec::new() })
+    }
+
+    /// Applies what the database lacks, durably. `schema` is the layout that the program writes.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` when a batch is damaged that others stand on.
+    pub(crate) fn recover(&self, database: &Database, schema: u64) -> Result<Standing, StoreError> {
+        let txn = database.begin_read()?;
+        if txn.list_tables()?.next().is_none() {
+            return Ok(Standing::Foreign);
+        }
+        let (opens, applied) = (counter(&txn, meta::OPENS)?, counter(&txn, meta::BATCH)?);
+        let is_layout_known = counter(&txn, meta::SCHEMA)? == schema;
+        drop(txn);
+        let mut bytes = vec![0; self.length];
+        self.file.read(0, &mut bytes).map_err(|error| StoreError::io("reading the journal", error))?;
+        match run_of(&bytes) {
+            Some(run) if run == opens => {}
+            // It was begun, and the open that began it did not get further.
+            Some(run) if run == opens + 1 => return Ok(Standing::Applied),
+            Some(_) | None => return Ok(Standing::Foreign),
+        }
+        let pending = pending(opens, &bytes[SECTOR..], applied)?;
+        match pending.first() {
+            None => return Ok(Standing::Applied),
+            // The database is an older one that was put back.
+            Some(first) if first.number != applied + 1 => return Ok(Standing::Foreign),
+            Some(_) => {}
+        }
+        if !is_layout_known {
+            let what =
+                "the journal holds batches of another format: open it once with the program that wrote it";
+            return Err(StoreError::corrupt(what));
+        }
+        let mut txn = database.begin_write()?;
+        txn.set_quick_repair(true);
+        for record in &pending {
+            redo::apply(&txn, record.changes)?;
+        }
+        txn.commit()?;
+        Ok(Standing::Applied)
+    }
+
+    /// Begins the journal of the run that is the `opens`th.
+    pub(crate) fn begin(&mut self, opens: u64) -> Result<(), StoreError> {
+        if self.length < FIRST_BYTES {
+            self.grow(FIRST_BYTES)?;
+        }
+        let mut sector = MAGIC.to_vec();
+        sector.extend(opens.to_be_bytes());
+        sector.extend(Sha256::digest(&sector));
+        sector.resize(SECTOR, 0);
+        self.write(0, &sector)?;
+        self.sync()?;
+        (self.at, self.run) = (SECTOR, opens);
+        Ok(())
+    }
+
+    /// Whether these changes are to be written to the database at once: they are many, or a checkpoint is due.
+    pub(crate) fn wants_checkpoint(&self, changes: &[u8]) -> bool {
+        changes.len() > RECORD_BYTES_MAX || self.at >= CHECKPOINT_BYTES
+    }
+
+    /// Whether the database holds everything durably.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at == SECTOR
+    }
+
+    /// Makes a batch durable.
+    pub(crate) fn append(&mut self, number: u64, changes: &[u8]) -> Result<(), StoreError> {
+        let length = record_length(changes.len());
+        if self.at + length > self.length {
+            self.grow((self.at + length).max(2 * self.length))?;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.extend(number.to_be_bytes());
+        buffer.extend(size_of(changes).to_be_bytes());
+        buffer.extend(digest_of(self.run, number, changes));
+        buffer.extend(changes);
+        buffer.resize(length, 0);
+        let written = self.write(self.at, &buffer);
+        self.buffer = buffer;
+        written?;
+        self.sync()?;
+        self.at += length;
+        Ok(())
+    }
+
+    /// Begins at the start again: the database was written.
+    pub(crate) fn restart(&mut self) {
+        self.at = SECTOR;
+    }
+
+    /// Makes the file longer with bytes that are written, so that a later fsync has no length to write.
+    fn grow(&mut self, length: usize) -> Result<(), StoreError> {
+        let io = |error| StoreError::io("making the journal longer", error);
+        self.file.set_len(offset(length)).map_err(io)?;
+        self.file.write(offset(self.length), &vec![0; length - self.length]).map_err(io)?;
+        self.length = length;
+        Ok(())
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write(offset(at), bytes).map_err(|error| StoreError::io("writing the journal", error))
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.file.sync_data().map_err(|error| StoreError::io("fsync of the journal", error))
+    }
+}
+
+/// The run that a journal belongs to.
+fn run_of(bytes: &[u8]) -> Option<u64> {
+    let (head, rest) = bytes.split_first_chunk::<16>()?;
+    let digest = rest.first_chunk::<32>()?;
+    let (magic, opens) = head.split_first_chunk::<8>()?;
+    let is_whole = *magic == MAGIC && *digest == *Sha256::digest(head);
+    is_whole.then_some(u64::from_be_bytes(*opens.first_chunk::<8>()?))
+}
+
+/// The records of a run after batch `applied`, in order.
+fn pending(run: u64, bytes: &[u8], applied: u64) -> Result<Vec<Record<'_>>, StoreError> {
+    let mut pending = Vec::new();
+    let (mut at, mut next) = (0, None);
+    while let Some(record) = bytes.get(at..).and_then(|bytes| Record::read(run, bytes)) {
+        if next.is_some_and(|next| record.number != next) {
+            break;
+        }
+        next = Some(record.number + 1);
+        at += record.length;
+        if record.number > applied {
+            pending.push(record);
+        }
+    }
+    let expected = next.unwrap_or(0).max(applied + 1);
+    // Only what was acknowledged has batches after it.
+    let mut later = (at..bytes.len()).step_by(SECTOR).filter_map(|at| Record::read(run, &bytes[at..]));
+    if let Some(later) = later.find(|later| later.number >= expected) {
+        let what = format!(
+            "batch {expected} of {FILE} does not read back, batch {} after it does; without the file the directory opens \
+             as a copy, which signs nothing before a handoff",
+            later.number
+        );
+        return Err(StoreError::corrupt(what));
+    }
+    Ok(pending)
+}
