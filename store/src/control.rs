@@ -62,7 +62,7 @@ pub(crate) fn check(control: &Signed<Control>) -> Result<(), Reject> {
 
 /// Files blobs, each once; says which were new.
 pub(crate) fn put_all(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     controls: &[Signed<Control>],
     at: UnixMillis,
 ) -> Result<Vec<Stored>, StoreError> {
@@ -81,7 +81,7 @@ pub(crate) fn put_all(
 
 /// Files a blob; once is enough. Adds an owner whose digest is another one now.
 fn put(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     control: &Signed<Control>,
     at: UnixMillis,
     owners: &mut BTreeSet<Principal>,
@@ -204,11 +204,11 @@ impl Step for PutControls {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
+    fn check(&self, _view: &View<'_, '_>) -> Result<(), StoreError> {
         self.controls.iter().try_for_each(check).map_err(StoreError::Refused)
     }
 
-    fn write(self, (): (), changes: &Changes<'_>) -> Result<Vec<Stored>, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<Vec<Stored>, StoreError> {
         put_all(changes, &self.controls, self.at)
     }
 }

@@ -48,7 +48,7 @@ impl Step for Forget {
     type Error = StoreError;
     type Plan = ForgetPlan;
 
-    fn check(&self, view: &View<'_>) -> Result<ForgetPlan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<ForgetPlan, StoreError> {
         let row = index::need_session(view.txn, self.session)?;
         if row.tip.cid != self.expected_tip {
             return Err(StoreError::Moved { what: "the session's tip".to_owned() });
@@ -72,7 +72,7 @@ impl Step for Forget {
         Ok(ForgetPlan { row, entries, sides })
     }
 
-    fn write(self, plan: ForgetPlan, changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, plan: ForgetPlan, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         let number = plan.row.number;
         guard::keep_bytes(changes, self.session)?;
         for gone in &plan.entries {

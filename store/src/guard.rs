@@ -50,7 +50,7 @@ pub(crate) fn row(source: &impl Source, session: SessionId) -> Result<Option<Gua
 }
 
 /// Puts the signed bytes into the row itself, before the entry goes with its session.
-pub(crate) fn keep_bytes(changes: &Changes<'_>, session: SessionId) -> Result<(), StoreError> {
+pub(crate) fn keep_bytes(changes: &Changes<'_, '_>, session: SessionId) -> Result<(), StoreError> {
     let Some(GuardRow { epoch, seq, cid, bytes }) = row(changes.txn, session)? else { return Ok(()) };
     let kept = GuardMark { epoch, seq, cid, bytes: Some(bytes) };
     changes.put(tables::GUARD, session.genesis().digest(), kept.to_bytes().as_slice())
@@ -58,7 +58,7 @@ pub(crate) fn keep_bytes(changes: &Changes<'_>, session: SessionId) -> Result<()
 
 /// Writes the row that an adopted segment leaves, if it leaves one.
 pub(crate) fn put(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     segment: &VerifiedSegment,
     usage: GuardUse,
 ) -> Result<(), StoreError> {

@@ -35,8 +35,9 @@ const SECTOR: usize = 512;
 const HEAD_BYTES: usize = 48;
 /// Changes of a batch that still go through the journal; larger ones are written to the database at once.
 const RECORD_BYTES_MAX: usize = 256 << 10;
-/// Where the journal ends and a checkpoint is due. It bounds what an open after a crash applies again.
-const CHECKPOINT_BYTES: usize = 4 << 20;
+/// Where the journal ends and a checkpoint is due. It bounds what an open after a crash applies again. Short in tests: they
+/// are to see it begin anew.
+const CHECKPOINT_BYTES: usize = if cfg!(test) { 32 << 10 } else { 4 << 20 };
 /// Length of a journal that is longer than any is: all of it is read at once.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Length of a new journal.
@@ -264,3 +265,7 @@ fn pending(run: u64, bytes: &[u8], applied: u64) -> Result<Vec<Record<'_>>, Stor
     }
     Ok(pending)
 }
+
+#[cfg(test)]
+#[path = "journal_tests.rs"]
+mod tests;

@@ -88,6 +88,7 @@ pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 use files::Files;
 use health::Health;
 use open::Lock;
+use source::Snapshot;
 use writer::{Queued, Writer};
 
 /// An open data directory. Clones share it; it closes when the last one goes.
@@ -186,7 +187,7 @@ impl Store {
     /// When the database cannot be read.
     pub fn reader(&self) -> Result<Reader, StoreError> {
         let txn = self.inner.database.begin_read()?;
-        Ok(Reader { txn, files: Arc::clone(&self.inner.files), store: self.clone() })
+        Ok(Reader { txn: Snapshot::new(txn), files: Arc::clone(&self.inner.files), store: self.clone() })
     }
 
     /// Begins a file that is streamed to disk; [`FileWriter::finish`] it, then run [`PutBlock::file`].

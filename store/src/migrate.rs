@@ -4,7 +4,7 @@ use redb::{Database, WriteTransaction};
 
 use crate::error::StoreError;
 use crate::source::counter;
-use crate::tables::{self, meta};
+use crate::tables::{self, Spec as _, meta};
 
 /// The format that this program writes: of the database, the file layout and the VERSION file together.
 pub const FORMAT: u32 = 2;
@@ -47,7 +47,7 @@ pub(crate) fn run(database: &Database, migrations: &[Migration]) -> Result<u64, 
                 format + 1
             }
         };
-        txn.open_table(tables::META)?.insert(meta::SCHEMA, next)?;
+        txn.open_table(tables::META::DEFINITION)?.insert(meta::SCHEMA, next)?;
         txn.commit()?;
     }
 }
@@ -60,7 +60,7 @@ mod tests {
 
     fn mark(txn: &WriteTransaction, step: u64) -> Result<(), StoreError> {
         let seen = counter(txn, "seen")?;
-        txn.open_table(tables::META)?.insert("seen", seen * 10 + step)?;
+        txn.open_table(tables::META::DEFINITION)?.insert("seen", seen * 10 + step)?;
         Ok(())
     }
 

@@ -31,7 +31,7 @@ use crate::files::{Files, make_dir, sync_dir};
 use crate::journal::{self, Journal, Standing};
 use crate::migrate::{self, FORMAT};
 use crate::source::{counter, lookup};
-use crate::tables::{self, meta};
+use crate::tables::{self, Spec as _, meta};
 use crate::writer::{Batch, Changes, CommitHook};
 
 /// Bytes of the small files that are read at most.
@@ -259,7 +259,7 @@ fn settle_guard(
     txn.set_quick_repair(true);
     if found.is_new {
         let trusted = u64::from(options.key_origin == KeyOrigin::MadeWithStore);
-        let mut table = txn.open_table(tables::META)?;
+        let mut table = txn.open_table(tables::META::DEFINITION)?;
         table.insert(meta::GUARD_TRUSTED, trusted)?;
         if trusted == 0 {
             // The key may have signed before this directory was: what was handed over before now is not taken over again.
@@ -268,17 +268,17 @@ fn settle_guard(
     } else if !is_original {
         empty_guard(&txn, options.started)?;
     }
-    txn.open_table(tables::IDENTITY)?.insert("file", &found.identity[..])?;
-    txn.open_table(tables::META)?.insert(meta::OPENS, opens)?;
+    txn.open_table(tables::IDENTITY::DEFINITION)?.insert("file", &found.identity[..])?;
+    txn.open_table(tables::META::DEFINITION)?.insert(meta::OPENS, opens)?;
     txn.commit()?;
     write_small(dir, "GUARD", &format!("{opens}\n"))
 }
 
 /// Forgets what was signed here: this is a copy, and the original may have signed more.
 pub(crate) fn empty_guard(txn: &WriteTransaction, at: UnixMillis) -> Result<(), StoreError> {
-    txn.open_table(tables::GUARD)?.retain(|_, _| false)?;
+    txn.open_table(tables::GUARD::DEFINITION)?.retain(|_, _| false)?;
     {
-        let mut table = txn.open_table(tables::META)?;
+        let mut table = txn.open_table(tables::META::DEFINITION)?;
         table.insert(meta::GUARD_TRUSTED, 0)?;
         table.insert(meta::GUARD_RESET_MS, at.get())?;
     }

@@ -3,10 +3,10 @@
 //! Each change names its table, a key and, unless the row goes, a value, all as the database keeps them. Applying a batch twice
 //! is the same as once. It decides nothing: who may change what was checked before the change was made.
 
-use redb::{Key, TableDefinition, TableHandle as _, Value, WriteTransaction};
+use redb::{Value, WriteTransaction};
 
 use crate::error::StoreError;
-use crate::tables;
+use crate::tables::{self, Spec, Visit};
 
 /// A row is put.
 const PUT: u8 = 0;
@@ -81,36 +81,36 @@ fn damaged() -> StoreError {
 }
 
 fn apply_one(txn: &WriteTransaction, change: &Change<'_>) -> Result<(), StoreError> {
-    macro_rules! find {
-        ($($table:ident),* $(,)?) => {
-            $(if change.table == tables::$table.name().as_bytes() {
-                return in_table(txn, tables::$table, change);
-            })*
-        };
+    let unknown = || StoreError::corrupt("a change in the journal names a table that is not known");
+    tables::named(change.table, Again { txn, change }).ok_or_else(unknown)?
+}
+
+/// A change that is made again in its table.
+struct Again<'a> {
+    txn: &'a WriteTransaction,
+    change: &'a Change<'a>,
+}
+
+impl Visit for Again<'_> {
+    type Output = Result<(), StoreError>;
+
+    fn table<S: Spec>(self, _: S) -> Result<(), StoreError> {
+        let (key, value) = (self.change.key, self.change.value);
+        let mut table = self.txn.open_table(S::DEFINITION)?;
+        match self.change.kind {
+            PUT if fits::<S::K>(key) && fits::<S::V>(value) => {
+                table.insert(S::K::from_bytes(key), S::V::from_bytes(value))?;
+            }
+            REMOVE if fits::<S::K>(key) => {
+                table.remove(S::K::from_bytes(key))?;
+            }
+            _ => return Err(damaged()),
+        }
+        Ok(())
     }
-    tables::with_all!(find);
-    Err(StoreError::corrupt("a change in the journal names a table that is not known"))
 }
 
 /// Whether bytes have the width that their type has.
 fn fits<T: Value>(bytes: &[u8]) -> bool {
     T::fixed_width().is_none_or(|width| width == bytes.len())
-}
-
-fn in_table<K: Key + 'static, V: Value + 'static>(
-    txn: &WriteTransaction,
-    table: TableDefinition<'static, K, V>,
-    change: &Change<'_>,
-) -> Result<(), StoreError> {
-    let mut table = txn.open_table(table)?;
-    match change.kind {
-        PUT if fits::<K>(change.key) && fits::<V>(change.value) => {
-            table.insert(K::from_bytes(change.key), V::from_bytes(change.value))?;
-        }
-        REMOVE if fits::<K>(change.key) => {
-            table.remove(K::from_bytes(change.key))?;
-        }
-        _ => return Err(damaged()),
-    }
-    Ok(())
 }

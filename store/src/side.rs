@@ -72,7 +72,7 @@ pub(crate) fn list(
 
 /// Puts an entry beside the main chain.
 pub(crate) fn put(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     session: u64,
     cid: EntryCid,
     row: &SideRow,
@@ -111,7 +111,7 @@ impl Step for PutSide {
     type Error = StoreError;
     type Plan = SidePlan;
 
-    fn check(&self, view: &View<'_>) -> Result<SidePlan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<SidePlan, StoreError> {
         let session = index::need_session(view.txn, self.session)?.number;
         let mut new = Vec::<usize>::new();
         let mut asked_bytes = counter(view.txn, meta::SIDE_BYTES)?;
@@ -133,7 +133,7 @@ impl Step for PutSide {
         Ok(SidePlan { session, new })
     }
 
-    fn write(self, plan: SidePlan, changes: &Changes<'_>) -> Result<usize, StoreError> {
+    fn write(self, plan: SidePlan, changes: &Changes<'_, '_>) -> Result<usize, StoreError> {
         for at in &plan.new {
             let (signed, status) = &self.entries[*at];
             let row = SideRow {

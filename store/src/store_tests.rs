@@ -10,6 +10,7 @@ use throughline_protocol::id::{Cid, Codec, EntryCid, UnixMillis};
 use throughline_protocol::testing::{Reach, raw_block, ts};
 
 use crate::fixture::*;
+use crate::tables::Spec as _;
 use crate::*;
 
 fn bytes_of(length: usize) -> Vec<u8> {
@@ -100,14 +101,14 @@ fn damaged_rows_are_told_by_reads_and_by_fsck() {
     store.adopt(whole(&builder), AdoptOptions { controls: builder.controls().to_vec(), ..at() }).unwrap();
     let number = store.reader().unwrap().session(builder.session()).unwrap().unwrap().number;
     damage(&store, |txn| {
-        let mut table = txn.open_table(crate::tables::ENTRIES).unwrap();
+        let mut table = txn.open_table(crate::tables::ENTRIES::DEFINITION).unwrap();
         let mut row = table.get((number, 2)).unwrap().unwrap().value().to_vec();
         let end = row.len() - 1;
         row[end] ^= 1;
         table.insert((number, 2), row.as_slice()).unwrap();
-        let mut index = txn.open_table(crate::tables::INDEX).unwrap();
+        let mut index = txn.open_table(crate::tables::INDEX::DEFINITION).unwrap();
         index.insert(builder.entries()[3].entry.cid().digest(), (number, 1, 0)).unwrap();
-        let mut controls = txn.open_table(crate::tables::CONTROLS).unwrap();
+        let mut controls = txn.open_table(crate::tables::CONTROLS::DEFINITION).unwrap();
         controls.insert(&builder.controls()[0].hash(), &b"junk"[..]).unwrap();
     });
     let reader = store.reader().unwrap();

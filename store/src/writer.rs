@@ -22,17 +22,15 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use redb::{
-    Database, Durability, Key, ReadableTable, TableDefinition, TableHandle as _, Value, WriteTransaction,
-};
+use redb::{Database, Durability, ReadableTable, Table, Value as _, WriteTransaction};
 
 use crate::error::StoreError;
 use crate::files::{Files, InFlight};
 use crate::health::Health;
 use crate::journal::Journal;
 use crate::redo::Redo;
-use crate::source::{Source, counter};
-use crate::tables::{self, meta};
+use crate::source::{KeyOf, Source, ValueOf, counter, get_from};
+use crate::tables::{self, Open, Spec, meta};
 
 /// Operations that wait for the writer; a caller above it waits.
 pub const QUEUE_MAX: usize = 1_024;
@@ -68,13 +66,13 @@ pub trait Step: Send + 'static {
     ///
     /// # Errors
     /// The refusal.
-    fn check(&self, view: &View<'_>) -> Result<Self::Plan, Self::Error>;
+    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, Self::Error>;
 
     /// Writes what was decided.
     ///
     /// # Errors
     /// Only when the disk fails: it undoes the whole batch and closes the store for writing.
-    fn write(self, plan: Self::Plan, changes: &Changes<'_>) -> Result<Self::Output, StoreError>;
+    fn write(self, plan: Self::Plan, changes: &Changes<'_, '_>) -> Result<Self::Output, StoreError>;
 }
 
 /// One transaction of the database while operations are executed in it.
@@ -83,37 +81,54 @@ pub trait Step: Send + 'static {
 /// [`Changes`].
 pub(crate) struct Batch<'t> {
     txn: &'t WriteTransaction,
+    open: Open<'t>,
     redo: RefCell<Redo>,
     counters: RefCell<BTreeMap<&'static str, u64>>,
 }
 
 impl<'t> Batch<'t> {
     pub(crate) fn new(txn: &'t WriteTransaction) -> Self {
-        Batch { txn, redo: RefCell::default(), counters: RefCell::default() }
+        Batch { txn, open: Open::default(), redo: RefCell::default(), counters: RefCell::default() }
+    }
+
+    /// Does something with a table, which stays open.
+    fn with<S: Spec, T>(
+        &self,
+        _: S,
+        act: impl FnOnce(&mut Table<'t, S::K, S::V>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut slot = S::slot(&self.open).borrow_mut();
+        match slot.as_mut() {
+            Some(table) => act(table),
+            None => act(slot.insert(self.txn.open_table(S::DEFINITION)?)),
+        }
     }
 
     /// Writes the counters and numbers the batch; gives what changed.
     pub(crate) fn finish(self) -> Result<(u64, Redo), StoreError> {
         let number = counter(&self, meta::BATCH)? + 1;
         self.counters.borrow_mut().insert(meta::BATCH, number);
-        {
-            let mut table = self.txn.open_table(tables::META)?;
-            let mut redo = self.redo.borrow_mut();
-            for (key, value) in self.counters.take() {
-                redo.put(tables::META.name(), key.as_bytes(), &u64::as_bytes(&value));
-                table.insert(key, value)?;
-            }
+        for (key, value) in self.counters.take() {
+            Changes { txn: &self }.put(tables::META, key, value)?;
         }
         Ok((number, self.redo.into_inner()))
     }
 }
 
 impl Source for Batch<'_> {
-    fn table<K: Key + 'static, V: Value + 'static>(
+    fn table<S: Spec>(&self, _: S) -> Result<impl ReadableTable<S::K, S::V>, StoreError> {
+        // A transaction has a table open once.
+        S::slot(&self.open).take();
+        Ok(self.txn.open_table(S::DEFINITION)?)
+    }
+
+    fn get<'k, S: Spec, T>(
         &self,
-        table: TableDefinition<'static, K, V>,
-    ) -> Result<impl ReadableTable<K, V>, StoreError> {
-        Ok(self.txn.open_table(table)?)
+        table: S,
+        key: impl Borrow<KeyOf<'k, S>>,
+        read: impl FnOnce(ValueOf<'_, S>) -> T,
+    ) -> Result<Option<T>, StoreError> {
+        self.with(table, |table| get_from(table, key, read))
     }
 
     fn counting(&self, key: &str) -> Option<u64> {
@@ -122,42 +137,41 @@ impl Source for Batch<'_> {
 }
 
 /// The transaction as a check sees it.
-pub struct View<'t> {
-    pub(crate) txn: &'t Batch<'t>,
+pub struct View<'b, 't> {
+    pub(crate) txn: &'b Batch<'t>,
 }
 
 /// The transaction as a write sees it.
-pub struct Changes<'t> {
-    pub(crate) txn: &'t Batch<'t>,
+pub struct Changes<'b, 't> {
+    pub(crate) txn: &'b Batch<'t>,
 }
 
-impl Changes<'_> {
-    pub(crate) fn put<'k, 'v, K: Key + 'static, V: Value + 'static>(
+impl Changes<'_, '_> {
+    pub(crate) fn put<'k, 'v, S: Spec>(
         &self,
-        table: TableDefinition<'static, K, V>,
-        key: impl Borrow<K::SelfType<'k>>,
-        value: impl Borrow<V::SelfType<'v>>,
+        table: S,
+        key: impl Borrow<KeyOf<'k, S>>,
+        value: impl Borrow<ValueOf<'v, S>>,
     ) -> Result<(), StoreError> {
-        let (key_bytes, value_bytes) = (K::as_bytes(key.borrow()), V::as_bytes(value.borrow()));
-        self.txn.redo.borrow_mut().put(table.name(), key_bytes.as_ref(), value_bytes.as_ref());
-        drop((key_bytes, value_bytes));
-        self.txn.txn.open_table(table)?.insert(key, value)?;
-        Ok(())
+        let (key, value) = (key.borrow(), value.borrow());
+        let (key_bytes, value_bytes) = (S::K::as_bytes(key), S::V::as_bytes(value));
+        self.txn.redo.borrow_mut().put(S::NAME, key_bytes.as_ref(), value_bytes.as_ref());
+        self.txn.with(table, |table| {
+            table.insert(key, value)?;
+            Ok(())
+        })
     }
 
     /// Removes a row; returns whether it was there.
-    pub(crate) fn remove<'k, K: Key + 'static, V: Value + 'static>(
+    pub(crate) fn remove<'k, S: Spec>(
         &self,
-        table: TableDefinition<'static, K, V>,
-        key: impl Borrow<K::SelfType<'k>>,
+        table: S,
+        key: impl Borrow<KeyOf<'k, S>>,
     ) -> Result<bool, StoreError> {
-        let name = table.name();
-        let was_there = {
-            let mut table = self.txn.txn.open_table(table)?;
-            table.remove(key.borrow())?.is_some()
-        };
+        let key = key.borrow();
+        let was_there = self.txn.with(table, |table| Ok(table.remove(key)?.is_some()))?;
         if was_there {
-            self.txn.redo.borrow_mut().remove(name, K::as_bytes(key.borrow()).as_ref());
+            self.txn.redo.borrow_mut().remove(S::NAME, S::K::as_bytes(key).as_ref());
         }
         Ok(was_there)
     }

@@ -61,12 +61,18 @@ pub(super) fn links_of(reader: &Reader, entries: &[VerifiedEntry]) -> Answer<Vec
         if let Body::ModelResponse(response) = &entry.body {
             links.extend(response.config.map(|config| (seq, *config.digest())));
         }
-        let Some(bytes) = verified.payload() else { continue };
+        let Some(bytes) = verified.payload().filter(|bytes| may_link(bytes)) else { continue };
         for file in files_of(&Payload::check(entry, bytes.clone())?) {
             links.extend(blocks_of(reader, file)?.into_iter().map(|digest| (seq, digest)));
         }
     }
     Ok(links)
+}
+
+/// Whether a payload has the head of a link (CBOR tag 42) anywhere: most have none, and are not read again for it.
+fn may_link(payload: &[u8]) -> bool {
+    const LINK: [u8; 2] = [0xd8, 0x2a];
+    payload.windows(LINK.len()).any(|window| window == LINK)
 }
 
 /// The files that a payload names: attachments, media, the bytes that an import was made from.

@@ -1,0 +1,266 @@
+//! Power cuts between the journal and the database: whatever was answered is there at the next open, and nothing else is half
+//! there.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use redb::StorageBackend;
+use throughline_protocol::code::Code;
+use throughline_protocol::testing::SessionBuilder;
+
+use super::*;
+use crate::fixture::*;
+use crate::{AdoptError, GuardError, Store};
+
+/// A file of which a power cut leaves what was synced.
+#[derive(Clone, Debug, Default)]
+struct Image(Arc<Mutex<(Vec<u8>, Vec<u8>)>>);
+
+impl Image {
+    fn of(bytes: Vec<u8>) -> Self {
+        Image(Arc::new(Mutex::new((bytes.clone(), bytes))))
+    }
+
+    fn synced(&self) -> Vec<u8> {
+        self.0.lock().unwrap().1.clone()
+    }
+}
+
+impl StorageBackend for Image {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().0.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let at = usize::try_from(offset).unwrap();
+        out.copy_from_slice(&self.0.lock().unwrap().0[at..at + out.len()]);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.lock().unwrap().0.resize(usize::try_from(len).unwrap(), 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut image = self.0.lock().unwrap();
+        image.1 = image.0.clone();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let at = usize::try_from(offset).unwrap();
+        self.0.lock().unwrap().0[at..at + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+/// What a power cut leaves of both files.
+#[derive(Clone, Debug, Default)]
+struct Cut {
+    database: Vec<u8>,
+    journal: Vec<u8>,
+    /// The count of opens beside them.
+    guard: Option<Vec<u8>>,
+}
+
+/// A store on two such files.
+struct Machine {
+    guard: PathBuf,
+    store: Store,
+    database: Image,
+    journal: Image,
+}
+
+fn try_open(dir: &Path, cut: &Cut) -> Result<Machine, crate::OpenError> {
+    let (database, journal) = (Image::of(cut.database.clone()), Image::of(cut.journal.clone()));
+    let guard = dir.join("GUARD");
+    if let Some(count) = &cut.guard {
+        std::fs::write(&guard, count).unwrap();
+    }
+    let opened = crate::open::open_with(dir, &options(), |path| {
+        // A file of this name tells the directory from a copy; the bytes are in memory.
+        if !path.exists() {
+            std::fs::write(path, b"").unwrap();
+        }
+        Ok(if path.ends_with(FILE) { journal.clone() } else { database.clone() })
+    })?;
+    let store = Store::start(opened, None)?;
+    Ok(Machine { guard, store, database, journal })
+}
+
+fn open(dir: &Path, cut: &Cut) -> Machine {
+    try_open(dir, cut).unwrap()
+}
+
+impl Machine {
+    fn cut(&self) -> Cut {
+        let guard = Some(std::fs::read(&self.guard).unwrap());
+        Cut { database: self.database.synced(), journal: self.journal.synced(), guard }
+    }
+}
+
+/// A session with `appends` entries after its genesis, and what a power cut after each answer leaves.
+fn cuts(home: &Home, label: &str, appends: usize) -> (SessionBuilder, Vec<Cut>) {
+    let builder = session(label, appends);
+    let machine = open(&home.path(), &Cut::default());
+    machine.store.adopt(segment(&builder, 0, 1), activated()).unwrap();
+    let mut cuts = vec![machine.cut()];
+    for number in 1..=appends {
+        machine.store.adopt(segment(&builder, number, number + 1), signed(&builder)).unwrap();
+        cuts.push(machine.cut());
+    }
+    (builder, cuts)
+}
+
+fn assert_goes_on(machine: &Machine, builder: &SessionBuilder) {
+    let guard = machine.store.reader().unwrap().guard(builder.session()).unwrap().unwrap();
+    assert_eq!(guard.cid, builder.head().entry.cid());
+    assert_eq!(guard.bytes, builder.head().entry.bytes().to_vec());
+    assert_holds(&machine.store, builder);
+    let mut builder = builder.clone();
+    push(&mut builder, "goes on");
+    machine.store.adopt(last(&builder), signed(&builder)).unwrap();
+    assert_holds(&machine.store, &builder);
+}
+
+/// Bytes of the journal's records, in whole sectors, oldest first.
+fn records(cut: &Cut) -> Vec<std::ops::Range<usize>> {
+    let run = run_of(&cut.journal).unwrap();
+    let (mut at, mut found, mut next) = (SECTOR, Vec::new(), None);
+    while let Some(record) = Record::read(run, &cut.journal[at..]) {
+        if next.is_some_and(|next| record.number != next) {
+            break;
+        }
+        next = Some(record.number + 1);
+        found.push(at..at + record.length);
+        at += record.length;
+    }
+    found
+}
+
+#[test]
+fn a_power_cut_after_any_answer_loses_nothing() {
+    let home = Home::new();
+    let (builder, cuts) = cuts(&home, "cut", 40);
+    let mut restarts = 0;
+    for (number, cut) in cuts.iter().enumerate() {
+        restarts += usize::from(number > 0 && records(cut).len() <= records(&cuts[number - 1]).len());
+        let machine = open(&home.path(), cut);
+        assert_goes_on(&machine, &builder.at(number));
+        // And one after the open, before anything else is written.
+        let after = machine.cut();
+        drop(machine);
+        let mut builder = builder.at(number);
+        push(&mut builder, "goes on");
+        assert_holds(&open(&home.path(), &after).store, &builder);
+    }
+    assert!(restarts > 2, "the journal began anew {restarts} times");
+}
+
+#[test]
+fn a_record_that_was_cut_off_was_not_answered() {
+    let home = Home::new();
+    let (builder, cuts) = cuts(&home, "torn", 3);
+    let whole = cuts.last().unwrap();
+    let last = records(whole).last().unwrap().clone();
+    for kept in (last.start..last.end - SECTOR).step_by(97) {
+        let mut cut = whole.clone();
+        cut.journal[kept..last.end].fill(0);
+        assert_goes_on(&open(&home.path(), &cut), &builder.at(2));
+        let mut cut = whole.clone();
+        cut.journal.truncate(kept);
+        assert_goes_on(&open(&home.path(), &cut), &builder.at(2));
+    }
+}
+
+#[test]
+fn a_record_that_is_damaged_is_not_passed_over() {
+    let home = Home::new();
+    let (_, cuts) = cuts(&home, "rot", 4);
+    let whole = cuts.last().unwrap();
+    let records = records(whole);
+    assert!(records.len() > 2);
+    for record in &records[..records.len() - 1] {
+        for at in [record.start, record.start + 8, record.start + 20, record.start + HEAD_BYTES + 9] {
+            let mut cut = whole.clone();
+            cut.journal[at] ^= 1;
+            let code = try_open(&home.path(), &cut).err().map(|error| error.code());
+            assert_eq!(code, Some(Code::StoreCorrupt), "byte {at}");
+        }
+    }
+    open(&home.path(), whole);
+}
+
+#[test]
+fn a_directory_without_its_journal_signs_nothing() {
+    for journal in [Vec::new(), vec![0; FIRST_BYTES]] {
+        let home = Home::new();
+        let (mut builder, cuts) = cuts(&home, "gone", 2);
+        let machine = open(&home.path(), &Cut { journal, ..cuts[2].clone() });
+        let reader = machine.store.reader().unwrap();
+        assert!(!reader.is_guard_trusted().unwrap());
+        // What the database had at its last checkpoint is held; what is missing may have left.
+        let held = reader.session(builder.session()).unwrap();
+        assert_eq!(held, None, "the first checkpoint was later");
+        machine.store.adopt(whole(&builder), at()).unwrap();
+        push(&mut builder, "signed anew?");
+        let refused = machine.store.adopt(last(&builder), signed(&builder));
+        assert!(matches!(refused, Err(AdoptError::SignGuard(GuardError::NoRow))), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_journal_that_begins_after_its_database_makes_it_a_copy() {
+    let home = Home::new();
+    let (_, cuts) = cuts(&home, "gap", 40);
+    let lapped = (1..cuts.len()).rfind(|n| records(&cuts[*n]).len() < records(&cuts[n - 1]).len()).unwrap();
+    let cut = Cut { database: cuts[0].database.clone(), ..cuts[lapped + 1].clone() };
+    let machine = open(&home.path(), &cut);
+    assert!(!machine.store.reader().unwrap().is_guard_trusted().unwrap());
+}
+
+#[test]
+fn what_an_earlier_run_left_in_the_file_is_no_record() {
+    let home = Home::new();
+    let (builder, cuts) = cuts(&home, "runs", 5);
+    let machine = open(&home.path(), &cuts[5]);
+    let cut = machine.cut();
+    drop(machine);
+    assert_eq!(records(&cut), []);
+    assert!(Record::read(1, &cut.journal[SECTOR..]).is_some(), "the bytes of the first run are still there");
+    assert_goes_on(&open(&home.path(), &cut), &builder);
+}
+
+#[test]
+fn a_large_batch_goes_to_the_database_at_once() {
+    let home = Home::new();
+    let mut builder = session("large", 0);
+    for _ in 0..40 {
+        push(&mut builder, &"words ".repeat(2_000));
+    }
+    let machine = open(&home.path(), &Cut::default());
+    machine.store.adopt(segment(&builder, 0, 1), activated()).unwrap();
+    machine.store.adopt(segment(&builder, 1, 41), signed(&builder)).unwrap();
+    let cut = machine.cut();
+    drop(machine);
+    assert!(u64::try_from(cut.journal.len()).unwrap() < FILE_BYTES_MAX);
+    let mut without = cut.clone();
+    without.journal[SECTOR..].fill(0);
+    assert_goes_on(&open(&home.path(), &without), &builder);
+}
+
+#[test]
+fn a_store_that_was_closed_needs_no_journal() {
+    let home = Home::new();
+    let builder = session("closed", 3);
+    let machine = open(&home.path(), &Cut::default());
+    machine.store.adopt(segment(&builder, 0, 1), activated()).unwrap();
+    machine.store.adopt(segment(&builder, 1, 4), signed(&builder)).unwrap();
+    let (database, mut cut) = (machine.database.clone(), machine.cut());
+    drop(machine);
+    cut.database = database.synced();
+    cut.journal[SECTOR..].fill(0);
+    assert_goes_on(&open(&home.path(), &cut), &builder);
+}
