@@ -281,12 +281,13 @@ fn put_entry(changes: &Changes<'_, '_>, session: u64, entry: &VerifiedEntry) -> 
     let place = Place { session, seq, lane: Lane::Main };
     changes.put(tables::INDEX, cid.digest(), place.to_row())?;
     if let Some(payload) = payload {
-        payloads::link_payload(changes, payload.digest(), session, seq)?;
-        if let Some(bytes) = entry.payload()
-            && !payloads::is_refused(changes.txn, payload.digest())?
-        {
-            let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
-            payloads::put(changes, payload.digest(), size_of(bytes), inline, 0)?;
+        let digest = payload.digest();
+        match entry.payload() {
+            Some(bytes) if !payloads::is_refused(changes.txn, digest)? => {
+                let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
+                payloads::put(changes, digest, size_of(bytes), inline, 0, Some((session, seq.get())))?;
+            }
+            Some(_) | None => payloads::link_payload(changes, digest, session, seq)?,
         }
     }
     Ok(size_of(signed.bytes()))

@@ -64,16 +64,19 @@ pub(crate) fn read(
     }
 }
 
-/// Sessions and seqs of the entries that link a block.
+/// Sessions and seqs of the entries that link a block, ascending.
 pub(crate) fn links(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<(u64, u64)>, StoreError> {
+    let first = row(source, digest)?.and_then(|row| row.link);
     let table = source.table(tables::BLOCK_REFS)?;
-    let rows = table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))?;
-    rows.map(|row| {
+    let mut links: Vec<(u64, u64)> = first.into_iter().collect();
+    for row in table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))? {
         let row = row?.0;
         let (_, session, seq) = row.value();
-        Ok((session, seq))
-    })
-    .collect()
+        links.push((session, seq));
+    }
+    links.sort_unstable();
+    links.dedup();
+    Ok(links)
 }
 
 /// Digests and seqs of all that a session's entries link, but for the payloads that they name.
@@ -88,19 +91,22 @@ pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 3
     .collect()
 }
 
-fn is_linked(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+/// Whether the table of links has one to a block; its row may have another.
+fn has_more_links(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
     let table = source.table(tables::BLOCK_REFS)?;
     let mut rows = table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))?;
     Ok(rows.next().transpose()?.is_some())
 }
 
 /// Stores the row of a block, and its bytes if they go into the table. Keeps a row that is there, with the longer lease.
+/// `link` is the entry that brought it, by session number and seq.
 pub(crate) fn put(
     changes: &Changes<'_, '_>,
     digest: &[u8; 32],
     size: u64,
     inline: Option<&[u8]>,
     lease_ms: u64,
+    link: Option<(u64, u64)>,
 ) -> Result<(), StoreError> {
     let held = row(changes.txn, digest)?;
     let place = if inline.is_some() { BlockPlace::Table } else { BlockPlace::File };
@@ -113,7 +119,11 @@ pub(crate) fn put(
         changes.count(meta::BLOCK_BYTES, size, 0)?;
         changes.remove(tables::CONDEMNED, digest)?;
     }
-    let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms };
+    let first = held.and_then(|held| held.link).or(link);
+    if let Some((session, seq)) = link.filter(|_| link != first) {
+        changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
+    }
+    let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms, link: first };
     // Also over bytes that are there: they may be damaged, which is why they were fetched again.
     put_row(changes, digest, row, inline)?;
     if lease_ms != 0 {
@@ -144,7 +154,7 @@ fn put_row(
     changes.put(tables::BLOCKS, digest, bytes.as_slice())
 }
 
-/// Notes that an entry names a payload.
+/// Notes that an entry names a payload that did not come with it.
 pub(crate) fn link_payload(
     changes: &Changes<'_, '_>,
     digest: &[u8; 32],
@@ -174,16 +184,28 @@ pub(crate) fn unlink(
 ) -> Result<(), StoreError> {
     changes.remove(tables::BLOCK_REFS, (digest, session, seq))?;
     changes.remove(tables::LINKS_OF_SESSION, (session, seq, digest))?;
-    let is_leased = row(changes.txn, digest)?.is_some_and(|row| row.lease_ms != 0);
-    if !is_leased && !is_linked(changes.txn, digest)? {
-        remove(changes, digest)?;
+    let Some(row) = row(changes.txn, digest)? else { return Ok(()) };
+    let left = BlockRow { link: row.link.filter(|link| *link != (session, seq)), ..row };
+    if left.link.is_none() && left.lease_ms == 0 && !has_more_links(changes.txn, digest)? {
+        remove_row(changes, digest, row)
+    } else if left != row {
+        put_row(changes, digest, left, None)
+    } else {
+        Ok(())
     }
-    Ok(())
 }
 
-/// Removes a block's row and bytes; a file is unlinked after the commit.
+/// Removes a block's row and bytes and keeps what is known of its links; a file is unlinked after the commit.
 pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
     let Some(row) = row(changes.txn, digest)? else { return Ok(false) };
+    if let Some((session, seq)) = row.link {
+        changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
+    }
+    remove_row(changes, digest, row)?;
+    Ok(true)
+}
+
+fn remove_row(changes: &Changes<'_, '_>, digest: &[u8; 32], row: BlockRow) -> Result<(), StoreError> {
     changes.count(meta::BLOCK_BYTES, 0, row.size)?;
     changes.remove(tables::BLOCKS, digest)?;
     if row.lease_ms != 0 {
@@ -192,7 +214,7 @@ pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<boo
     if row.place == BlockPlace::File {
         changes.put(tables::CONDEMNED, digest, ())?;
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Files whose rows are gone.
@@ -220,13 +242,12 @@ pub(crate) fn end_leases(
         }
     }
     for (expires, digest) in &over {
-        if is_linked(changes.txn, digest)? {
-            changes.remove(tables::LEASES, (*expires, digest))?;
-            if let Some(row) = row(changes.txn, digest)? {
-                put_row(changes, digest, BlockRow { lease_ms: 0, ..row }, None)?;
-            }
+        changes.remove(tables::LEASES, (*expires, digest))?;
+        let Some(row) = row(changes.txn, digest)? else { continue };
+        if row.link.is_some() || has_more_links(changes.txn, digest)? {
+            put_row(changes, digest, BlockRow { lease_ms: 0, ..row }, None)?;
         } else {
-            remove(changes, digest)?;
+            remove_row(changes, digest, row)?;
         }
     }
     Ok(over.len())
@@ -311,9 +332,9 @@ impl Step for PutBlock {
             Content::Bytes(block) => {
                 let bytes = block.bytes();
                 let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
-                put(changes, &digest, size_of(bytes), inline, lease)?;
+                put(changes, &digest, size_of(bytes), inline, lease, None)?;
             }
-            Content::File(file) => put(changes, &digest, file.size, None, lease)?,
+            Content::File(file) => put(changes, &digest, file.size, None, lease, None)?,
         }
         if stored == Stored::New {
             events::write(changes, self.at, &Change::Block { digest })?;

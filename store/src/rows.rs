@@ -242,6 +242,9 @@ pub(crate) struct BlockRow {
     pub(crate) place: BlockPlace,
     /// Kept until then (Unix milliseconds) although nothing links it; 0 is no lease.
     pub(crate) lease_ms: u64,
+    /// Session number and seq of the entry that brought it: most blocks are linked once. The others that link it are in
+    /// the table of links.
+    pub(crate) link: Option<(u64, u64)>,
 }
 
 /// Where a block's bytes are.
@@ -255,13 +258,16 @@ pub(crate) enum BlockPlace {
 
 impl BlockRow {
     /// Length of a row before the bytes.
-    const HEAD_BYTES: usize = 17;
+    const HEAD_BYTES: usize = 33;
 
-    /// `size ‖ lease ‖ place ‖ bytes`; a file's bytes lie elsewhere.
+    /// `size ‖ lease ‖ session ‖ seq ‖ place ‖ bytes`; a file's bytes lie elsewhere. Session 0 is no link.
     pub(crate) fn to_bytes(self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(Self::HEAD_BYTES + bytes.len());
         out.extend(self.size.to_be_bytes());
         out.extend(self.lease_ms.to_be_bytes());
+        let (session, seq) = self.link.unwrap_or_default();
+        out.extend(session.to_be_bytes());
+        out.extend(seq.to_be_bytes());
         out.push(u8::from(self.place == BlockPlace::File));
         out.extend(bytes);
         out
@@ -273,12 +279,13 @@ impl BlockRow {
         let (head, bytes) = row.split_first_chunk::<{ Self::HEAD_BYTES }>().ok_or_else(damaged)?;
         let number =
             |at: usize| head[at..at + 8].iter().fold(0_u64, |number, byte| (number << 8) | u64::from(*byte));
-        let place = match (head[16], bytes) {
+        let place = match (head[32], bytes) {
             (0, _) => BlockPlace::Table,
             (1, []) => BlockPlace::File,
             _ => return Err(damaged()),
         };
-        Ok((BlockRow { size: number(0), lease_ms: number(8), place }, bytes))
+        let link = Some((number(16), number(24))).filter(|(session, _)| *session != 0);
+        Ok((BlockRow { size: number(0), lease_ms: number(8), place, link }, bytes))
     }
 }
 

@@ -377,7 +377,7 @@ impl Loop {
         if self.health.check().is_err() || self.journal.is_empty() {
             return;
         }
-        let written = self.database.begin_write().map_err(StoreError::from).and_then(|txn| checkpoint(txn));
+        let written = self.database.begin_write().map_err(StoreError::from).and_then(checkpoint);
         match written {
             Ok(()) => self.journal.restart(),
             Err(error) => self.health.fail(&error),
