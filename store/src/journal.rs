@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
 use crate::payloads::size_of;
-use crate::redo;
+use crate::redo::{self, Redo};
 use crate::source::counter;
 use crate::tables::meta;
 
@@ -100,7 +100,14 @@ fn digest_of(run: u64, number: u64, changes: &[u8]) -> [u8; 32] {
     digest.chain_update(size_of(changes).to_be_bytes()).chain_update(changes).finalize().into()
 }
 
-fn record_length(changes: usize) -> usize {
+/// Whether changes go to the database at once, when `before` bytes of records were written since it was: they are many, or a
+/// checkpoint is due.
+pub(crate) fn wants_checkpoint(before: usize, changes: &[u8]) -> bool {
+    changes.len() > RECORD_BYTES_MAX || before >= CHECKPOINT_BYTES
+}
+
+/// Bytes that changes take in the journal.
+pub(crate) fn record_length(changes: usize) -> usize {
     (HEAD_BYTES + changes).next_multiple_of(SECTOR)
 }
 
@@ -175,34 +182,27 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether these changes are to be written to the database at once: they are many, or a checkpoint is due.
-    pub(crate) fn wants_checkpoint(&self, changes: &[u8]) -> bool {
-        changes.len() > RECORD_BYTES_MAX || self.at >= CHECKPOINT_BYTES
-    }
-
-    /// Whether the database holds everything durably.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.at == SECTOR
-    }
-
-    /// Makes a batch durable.
-    pub(crate) fn append(&mut self, number: u64, changes: &[u8]) -> Result<(), StoreError> {
-        let length = record_length(changes.len());
-        if self.at + length > self.length {
-            self.grow((self.at + length).max(2 * self.length))?;
-        }
+    /// Makes batches durable, with one write and one fsync.
+    pub(crate) fn append(&mut self, batches: &[(u64, Redo)]) -> Result<(), StoreError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        buffer.extend(number.to_be_bytes());
-        buffer.extend(size_of(changes).to_be_bytes());
-        buffer.extend(digest_of(self.run, number, changes));
-        buffer.extend(changes);
-        buffer.resize(length, 0);
+        for (number, redo) in batches {
+            let changes = redo.bytes();
+            buffer.extend(number.to_be_bytes());
+            buffer.extend(size_of(changes).to_be_bytes());
+            buffer.extend(digest_of(self.run, *number, changes));
+            buffer.extend(changes);
+            buffer.resize(buffer.len().next_multiple_of(SECTOR), 0);
+        }
+        let end = self.at + buffer.len();
+        if end > self.length {
+            self.grow(end.max(2 * self.length))?;
+        }
         let written = self.write(self.at, &buffer);
         self.buffer = buffer;
         written?;
         self.sync()?;
-        self.at += length;
+        self.at = end;
         Ok(())
     }
 

@@ -25,6 +25,7 @@ mod control;
 mod error;
 mod events;
 mod files;
+mod flush;
 mod forget;
 mod fsck;
 mod fsck_check;
@@ -86,9 +87,9 @@ pub use throughline_protocol::fork::Mark;
 pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 
 use files::Files;
+use flush::{Flusher, Published};
 use health::Health;
 use open::Lock;
-use source::Snapshot;
 use writer::{Queued, Writer};
 
 /// An open data directory. Clones share it; it closes when the last one goes.
@@ -101,6 +102,7 @@ pub struct Store {
 struct Inner {
     writer: Writer,
     health: Arc<Health>,
+    published: Arc<Published>,
     database: Arc<Database>,
     files: Arc<Files>,
     _lock: Lock,
@@ -119,15 +121,16 @@ impl Store {
 
     fn start(opened: open::Opened, hook: Option<CommitHook>) -> Result<Self, OpenError> {
         let health = Arc::clone(opened.files.health());
+        let published = Arc::new(Published::new(opened.database.begin_read().map_err(StoreError::from)?));
+        let flusher = Flusher::start(opened.journal, Arc::clone(&health), Arc::clone(&published), hook)?;
         let writer = Writer::start(
             Arc::clone(&opened.database),
             Arc::clone(&opened.files),
             Arc::clone(&health),
-            opened.journal,
-            hook,
+            flusher,
         )?;
         let (database, files, lock) = (opened.database, opened.files, opened.lock);
-        Ok(Store { inner: Arc::new(Inner { writer, health, database, files, _lock: lock }) })
+        Ok(Store { inner: Arc::new(Inner { writer, health, published, database, files, _lock: lock }) })
     }
 
     /// Executes an operation; returns after its commit is durable.
@@ -181,13 +184,13 @@ impl Store {
         Ok(Box::new(Queued { operation: Some(operation), outcome: None, reply, files }))
     }
 
-    /// A snapshot of the newest commit.
+    /// A snapshot of the newest durable commit.
     ///
     /// # Errors
     /// When the database cannot be read.
     pub fn reader(&self) -> Result<Reader, StoreError> {
-        let txn = self.inner.database.begin_read()?;
-        Ok(Reader { txn: Snapshot::new(txn), files: Arc::clone(&self.inner.files), store: self.clone() })
+        let txn = self.inner.published.get();
+        Ok(Reader { txn, files: Arc::clone(&self.inner.files), store: self.clone() })
     }
 
     /// Begins a file that is streamed to disk; [`FileWriter::finish`] it, then run [`PutBlock::file`].

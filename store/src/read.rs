@@ -61,7 +61,7 @@ impl Stats {
 
 /// One snapshot of the store. The data directory stays open and locked while it lives.
 pub struct Reader {
-    pub(crate) txn: Snapshot,
+    pub(crate) txn: Arc<Snapshot>,
     pub(crate) files: Arc<Files>,
     pub(crate) store: Store,
 }

@@ -1,6 +1,7 @@
 //! One way to read a table, from a snapshot or from inside the writer's transaction, so that a lookup is written once.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable, Value, WriteTransaction};
 
@@ -97,6 +98,21 @@ impl Source for Snapshot {
             }
         };
         get_from(open, key, read)
+    }
+}
+
+impl Source for Arc<Snapshot> {
+    fn table<S: Spec>(&self, table: S) -> Result<impl ReadableTable<S::K, S::V>, StoreError> {
+        self.open_table(table)
+    }
+
+    fn get<'k, S: Spec, T>(
+        &self,
+        table: S,
+        key: impl Borrow<KeyOf<'k, S>>,
+        read: impl FnOnce(ValueOf<'_, S>) -> T,
+    ) -> Result<Option<T>, StoreError> {
+        Snapshot::get(self, table, key, read)
     }
 }
 

@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
-use redb::ReadableTable;
+use redb::{ReadableDatabase, ReadableTable};
 use throughline_protocol::block::{Block, Signed};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
@@ -11,6 +11,7 @@ use throughline_protocol::testing::{Reach, raw_block, ts};
 
 use crate::fixture::*;
 use crate::tables::Spec as _;
+use crate::writer::Step as _;
 use crate::*;
 
 fn bytes_of(length: usize) -> Vec<u8> {
@@ -92,6 +93,7 @@ fn damage(store: &Store, change: impl FnOnce(&redb::WriteTransaction)) {
     let txn = store.inner.database.begin_write().unwrap();
     change(&txn);
     txn.commit().unwrap();
+    store.inner.published.set(store.inner.database.begin_read().unwrap());
 }
 
 #[test]
@@ -534,17 +536,36 @@ fn an_expired_key_is_forgotten_and_an_entry_s_never() {
     assert_eq!(look("long"), Used::Same(b"long".to_vec()));
 }
 
-/// Blocks the writer in a reply until the returned sender is used or dropped, so that what is queued meanwhile is one batch.
+/// A note whose check blocks the writer.
+struct Hold {
+    note: PutNote,
+    entered: mpsc::Sender<()>,
+    wait: mpsc::Receiver<()>,
+}
+
+impl crate::writer::Step for Hold {
+    type Output = u64;
+    type Error = StoreError;
+    type Plan = ();
+
+    fn check(&self, _: &crate::writer::View<'_, '_>) -> Result<(), StoreError> {
+        self.entered.send(()).unwrap();
+        // It ends when the sender is used or dropped.
+        let _ = self.wait.recv();
+        Ok(())
+    }
+
+    fn write(self, (): (), changes: &crate::writer::Changes<'_, '_>) -> Result<u64, StoreError> {
+        self.note.write((), changes)
+    }
+}
+
+/// Blocks the writer until the returned sender is used or dropped, so that what is queued meanwhile is one batch.
 fn hold(store: &Store) -> mpsc::Sender<()> {
     let (release, wait) = mpsc::channel::<()>();
     let (entered, is_in) = mpsc::channel();
     let note = PutNote { at: now(), topic: "hold".to_owned(), data: Vec::new() };
-    store
-        .submit(note, move |_| {
-            entered.send(()).unwrap();
-            let _ = wait.recv();
-        })
-        .unwrap();
+    store.submit(Hold { note, entered, wait }, |_| {}).unwrap();
     is_in.recv().unwrap();
     release
 }
@@ -582,10 +603,11 @@ fn a_refusal_spoils_nothing_of_its_batch() {
     }
     assert_holds(&store, &one);
     assert_holds(&store, &two.at(0));
-    // The held note, the batch, and the two that the checks above made.
+    // The held note and the batch, which may become durable together, and the two that the checks above made.
     assert_eq!(before, 0);
     drop(store);
-    assert_eq!(commits.load(Ordering::SeqCst), 4);
+    let commits = commits.load(Ordering::SeqCst);
+    assert!((3..=4).contains(&commits), "{commits}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The one writer: a thread that executes whatever is queued in one transaction and answers after its commit.
+//! The one writer: a thread that executes whatever is queued in one transaction; it is answered when that is durable.
 //!
 //! ```text
 //! callers ─▶ prepare (files, in the caller's thread) ─▶ bounded queue ─▶ ┌ begin ────────────────────────┐
 //!                                                                        │ each: check ─▶ write | refuse │
-//!                                                                        │ one durable commit            │
-//!            answers ◀── all at once, after the commit ◀─────────────────└───────────────────────────────┘
+//!                                                                        │ one commit in memory          │
+//!            answers ◀── readers see it ◀── one write, one fsync ◀───────└───────────────────────────────┘
+//!                        (crate::flush, while the next batch is executed)
 //! ```
 //!
 //! An operation is split in two by its types: `check` sees the transaction read-only and may refuse, `write` may only fail
@@ -20,14 +21,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 
-use redb::{Database, Durability, ReadableTable, Table, Value as _, WriteTransaction};
+use redb::{Database, Durability, ReadableDatabase as _, ReadableTable, Table, Value as _, WriteTransaction};
 
 use crate::error::StoreError;
 use crate::files::{Files, InFlight};
+use crate::flush::{Flush, Flusher, Seen};
 use crate::health::Health;
-use crate::journal::Journal;
+use crate::journal;
 use crate::redo::Redo;
 use crate::source::{KeyOf, Source, ValueOf, counter, get_from};
 use crate::tables::{self, Open, Spec, meta};
@@ -198,6 +200,8 @@ pub type CommitHook = Box<dyn Fn(u64) + Send>;
 pub(crate) struct Writer {
     queue: Mutex<Option<SyncSender<Box<dyn Job>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread that answers.
+    flusher: Option<ThreadId>,
 }
 
 impl Writer {
@@ -206,16 +210,16 @@ impl Writer {
         database: Arc<Database>,
         files: Arc<Files>,
         health: Arc<Health>,
-        journal: Journal,
-        hook: Option<CommitHook>,
+        flusher: Flusher,
     ) -> Result<Self, StoreError> {
         let (sender, queue) = sync_channel(QUEUE_MAX);
-        let thread = Loop { database, files, health, journal, hook };
+        let answers = flusher.thread_id();
+        let thread = Loop { database, files, health, flusher, journal_bytes: 0 };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || thread.run(&queue))
             .map_err(|error| StoreError::io("starting the writer", error))?;
-        Ok(Writer { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+        Ok(Writer { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), flusher: answers })
     }
 
     fn sender(&self) -> Result<SyncSender<Box<dyn Job>>, StoreError> {
@@ -240,8 +244,11 @@ impl Writer {
     pub(crate) fn stop(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let here = std::thread::current().id();
+        // Not from an answer: the thread that gives it is waited for by the one that ends.
         if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != here
+            && self.flusher != Some(here)
         {
             // A panic of the writer was already told to its callers as a closed store.
             let _ = thread.join();
@@ -270,6 +277,8 @@ pub enum TrySend {
 pub(crate) trait Job: Send {
     /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
     fn execute(&mut self, txn: &Batch<'_>) -> Result<Wrote, StoreError>;
+    /// Whether the operation had prepared files.
+    fn has_files(&self) -> bool;
     /// Gives up the files that the operation had prepared; says which.
     fn take_files(&mut self) -> Vec<[u8; 32]>;
     /// Answers: after the commit, or with the failure that undid the batch.
@@ -313,6 +322,10 @@ where
         }
     }
 
+    fn has_files(&self) -> bool {
+        !self.files.is_empty()
+    }
+
     fn take_files(&mut self) -> Vec<[u8; 32]> {
         std::mem::take(&mut self.files).into_iter().map(|file| file.digest()).collect()
     }
@@ -326,10 +339,14 @@ where
     }
 }
 
-/// What a commit leaves to do.
+/// A batch that was executed.
 #[derive(Default)]
-struct Committed {
-    newest_event: Option<u64>,
+struct Executed {
+    /// What the journal needs to make it durable; none when it is, or nothing was changed.
+    record: Option<(u64, Redo)>,
+    /// What readers are to see; none when nothing was changed.
+    seen: Option<Seen>,
+    /// Files to unlink once it is durable.
     condemned: Vec<[u8; 32]>,
 }
 
@@ -357,8 +374,9 @@ struct Loop {
     database: Arc<Database>,
     files: Arc<Files>,
     health: Arc<Health>,
-    journal: Journal,
-    hook: Option<CommitHook>,
+    flusher: Flusher,
+    /// Bytes of the journal since the last checkpoint, with those that are on their way.
+    journal_bytes: usize,
 }
 
 impl Loop {
@@ -374,41 +392,36 @@ impl Loop {
 
     /// Writes to the database what only the journal holds. If that fails, the next open does it.
     fn close(&mut self) {
-        if self.health.check().is_err() || self.journal.is_empty() {
+        let _back = self.flusher.drained();
+        if self.health.check().is_err() || self.journal_bytes == 0 {
             return;
         }
         let written = self.database.begin_write().map_err(StoreError::from).and_then(checkpoint);
-        match written {
-            Ok(()) => self.journal.restart(),
-            Err(error) => self.health.fail(&error),
-        }
-    }
-
-    fn batch(&mut self, mut batch: Vec<Box<dyn Job>>) {
-        let done = match self.health.check().and_then(|()| self.commit(&mut batch)) {
-            Ok(done) => done,
-            Err(error) => {
-                self.health.fail(&error);
-                batch.into_iter().for_each(|job| job.answer(Err(self.health.refusal())));
-                return;
-            }
-        };
-        // The batch is committed whatever becomes of this; a redaction is answered when its bytes are gone.
-        if let Err(error) = self.unlink(&done.condemned).and_then(|()| self.drop_unused(&mut batch)) {
+        if let Err(error) = written {
             self.health.fail(&error);
         }
-        batch.into_iter().for_each(|job| job.answer(Ok(())));
-        if let (Some(newest), Some(hook)) = (done.newest_event, &self.hook) {
-            hook(newest);
+    }
+
+    fn batch(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+        match self.health.check().and_then(|()| self.execute(&mut jobs)) {
+            Ok(done) if done.condemned.is_empty() && !jobs.iter().any(|job| job.has_files()) => {
+                self.flusher.send(Flush { record: done.record, seen: done.seen, jobs });
+            }
+            Ok(done) => self.settle(done, jobs),
+            Err(error) => {
+                self.health.fail(&error);
+                let back = self.flusher.drained();
+                back.answer(jobs, false);
+            }
         }
     }
 
-    /// Executes a batch in one transaction.
-    fn commit(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Committed, StoreError> {
+    /// Executes a batch in one transaction. Later batches see it; readers do not yet.
+    fn execute(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<Executed, StoreError> {
         let txn = self.database.begin_write()?;
         let changes = Batch::new(&txn);
         let mut wrote = Wrote::Nothing;
-        for job in batch {
+        for job in jobs {
             if job.execute(&changes)? == Wrote::Something {
                 wrote = Wrote::Something;
             }
@@ -416,30 +429,48 @@ impl Loop {
         if wrote == Wrote::Nothing {
             drop(changes);
             txn.abort()?;
-            return Ok(Committed::default());
+            return Ok(Executed::default());
         }
-        let newest = counter(&changes, meta::NEXT_EVENT)?.saturating_sub(1);
+        let newest_event = counter(&changes, meta::NEXT_EVENT)?.saturating_sub(1);
         let condemned = crate::payloads::condemned(&changes)?;
-        let (number, redo) = changes.finish()?;
-        self.make_durable(txn, number, &redo)?;
-        Ok(Committed { newest_event: Some(newest), condemned })
+        let batch = changes.finish()?;
+        let record = self.commit(txn, batch)?;
+        let seen = Some(Seen { snapshot: self.database.begin_read()?, newest_event });
+        Ok(Executed { record, seen, condemned })
     }
 
-    /// Commits a transaction whose batch is durable before any reader sees it.
-    fn make_durable(
+    /// Commits a transaction in memory and gives the record that makes it durable; or commits it durably.
+    fn commit(
         &mut self,
         mut txn: WriteTransaction,
-        number: u64,
-        redo: &Redo,
-    ) -> Result<(), StoreError> {
-        if self.journal.wants_checkpoint(redo.bytes()) {
-            checkpoint(txn)?;
-            self.journal.restart();
-            return Ok(());
+        (number, redo): (u64, Redo),
+    ) -> Result<Option<(u64, Redo)>, StoreError> {
+        if !journal::wants_checkpoint(self.journal_bytes, redo.bytes()) {
+            txn.set_durability(Durability::None).map_err(redb::Error::from)?;
+            txn.commit()?;
+            self.journal_bytes += journal::record_length(redo.bytes().len());
+            return Ok(Some((number, redo)));
         }
-        self.journal.append(number, redo.bytes())?;
-        txn.set_durability(Durability::None).map_err(redb::Error::from)?;
-        Ok(txn.commit()?)
+        let mut back = self.flusher.drained();
+        // What it stands on must have become durable.
+        self.health.check()?;
+        checkpoint(txn)?;
+        back.journal.restart();
+        self.journal_bytes = 0;
+        Ok(None)
+    }
+
+    /// Makes a batch durable here, and does what is left to do with files before it is answered.
+    fn settle(&mut self, done: Executed, mut jobs: Vec<Box<dyn Job>>) {
+        let records: Vec<_> = done.record.into_iter().collect();
+        let durable = self.flusher.drained().persist(&records, done.seen);
+        // The batch is committed whatever becomes of this; a redaction is answered when its bytes are gone.
+        if durable.is_ok()
+            && let Err(error) = self.unlink(&done.condemned).and_then(|()| self.drop_unused(&mut jobs))
+        {
+            self.health.fail(&error);
+        }
+        self.flusher.drained().answer(jobs, durable.is_ok());
     }
 
     /// Unlinks files that operations had prepared and that got no row: the operation was refused, was a replay, or brought
@@ -467,8 +498,12 @@ impl Loop {
         for digest in gone {
             Changes { txn: &batch }.remove(tables::CONDEMNED, digest)?;
         }
-        let (number, redo) = batch.finish()?;
-        self.make_durable(txn, number, &redo)
+        let batch = batch.finish()?;
+        let record = self.commit(txn, batch)?;
+        let records: Vec<_> = record.into_iter().collect();
+        let newest_event = counter(&self.database.begin_read()?, meta::NEXT_EVENT)?.saturating_sub(1);
+        let seen = Seen { snapshot: self.database.begin_read()?, newest_event };
+        self.flusher.drained().persist(&records, Some(seen))
     }
 }
 
