@@ -4,6 +4,7 @@
 //! writes: the base is still the tip, no later epoch is known, the session is not frozen or handed over, the sign guard allows
 //! what was signed here, and the idempotency key is unused. A refusal leaves nothing.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -118,6 +119,8 @@ impl Step for Adopt {
     type Plan = AdoptPlan;
 
     fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, AdoptError> {
+        // Here, not on the writer's thread: callers have more of them.
+        let _ = self.segment.after_bytes();
         Ok(put_large_payloads(files, self.segment.entries())?)
     }
 
@@ -143,7 +146,7 @@ impl Step for Adopt {
             AdoptPlan::Extend(row) => *row,
             AdoptPlan::Create => create(changes, &self.segment, self.options.at)?,
         };
-        append(changes, &mut row, self.segment.entries(), self.segment.after(), self.options.at)?;
+        append(changes, &mut row, self.segment.entries(), self.segment.after_bytes(), self.options.at)?;
         let tip = row.tip;
         guard::put(changes, &self.segment, self.options.guard)?;
         finish(changes, row, self.options)?;
@@ -241,10 +244,10 @@ fn append(
     changes: &Changes<'_, '_>,
     row: &mut SessionRow,
     entries: &[VerifiedEntry],
-    after: &ChainState,
+    after: &[u8],
     at: UnixMillis,
 ) -> Result<(), StoreError> {
-    changes.put(tables::CHAIN_STATES, row.number, after.to_bytes().as_slice())?;
+    changes.put(tables::CHAIN_STATES, row.number, after)?;
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
     let mut added_bytes = 0;
     for entry in entries {
@@ -365,6 +368,13 @@ impl NewTail {
         }
     }
 
+    fn after_bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            NewTail::Segment(segment) => segment.after_bytes().into(),
+            NewTail::Cut(state) => state.to_bytes().into(),
+        }
+    }
+
     fn session(&self) -> SessionId {
         self.after().session()
     }
@@ -463,7 +473,7 @@ impl Step for ReplaceTail {
         let entries = size_of_list(&leaving);
         let cut = Change::Cut { session: self.session, keep_through: self.keep_through.seq, entries };
         events::write(changes, self.options.at, &cut)?;
-        append(changes, &mut row, self.tail.entries(), self.tail.after(), self.options.at)?;
+        append(changes, &mut row, self.tail.entries(), &self.tail.after_bytes(), self.options.at)?;
         if let NewTail::Segment(segment) = &self.tail {
             guard::put(changes, segment, self.options.guard)?;
         }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use redb::StorageBackend;
 use throughline_protocol::code::Code;
@@ -11,47 +11,53 @@ use throughline_protocol::testing::SessionBuilder;
 
 use super::*;
 use crate::fixture::*;
-use crate::{AdoptError, GuardError, Store};
+use crate::{Adopt, AdoptError, AdoptOptions, Adopted, GuardError, Idempotency, Scope, Store};
 
 /// A file of which a power cut leaves what was synced.
 #[derive(Clone, Debug, Default)]
-struct Image(Arc<Mutex<(Vec<u8>, Vec<u8>)>>);
+struct Image {
+    /// As it is, and as it was synced last.
+    bytes: Arc<Mutex<(Vec<u8>, Vec<u8>)>>,
+    /// Syncs wait while it is held.
+    gate: Arc<Mutex<()>>,
+}
 
 impl Image {
     fn of(bytes: Vec<u8>) -> Self {
-        Image(Arc::new(Mutex::new((bytes.clone(), bytes))))
+        Image { bytes: Arc::new(Mutex::new((bytes.clone(), bytes))), gate: Arc::default() }
     }
 
     fn synced(&self) -> Vec<u8> {
-        self.0.lock().unwrap().1.clone()
+        self.bytes.lock().unwrap().1.clone()
     }
 }
 
 impl StorageBackend for Image {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().unwrap().0.len() as u64)
+        Ok(self.bytes.lock().unwrap().0.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let at = usize::try_from(offset).unwrap();
-        out.copy_from_slice(&self.0.lock().unwrap().0[at..at + out.len()]);
+        out.copy_from_slice(&self.bytes.lock().unwrap().0[at..at + out.len()]);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().unwrap().0.resize(usize::try_from(len).unwrap(), 0);
+        self.bytes.lock().unwrap().0.resize(usize::try_from(len).unwrap(), 0);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut image = self.0.lock().unwrap();
+        let _gate = self.gate.lock().unwrap();
+        let mut image = self.bytes.lock().unwrap();
         image.1 = image.0.clone();
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap().0[at..at + data.len()].copy_from_slice(data);
+        self.bytes.lock().unwrap().0[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
 }
@@ -263,4 +269,39 @@ fn a_store_that_was_closed_needs_no_journal() {
     cut.database = database.synced();
     cut.journal[SECTOR..].fill(0);
     assert_goes_on(&open(&home.path(), &cut), &builder);
+}
+
+#[test]
+fn nothing_is_seen_or_answered_before_it_is_durable() {
+    let home = Home::new();
+    let builder = session("gate", 1);
+    let machine = open(&home.path(), &Cut::default());
+    machine.store.adopt(segment(&builder, 0, 1), activated()).unwrap();
+    let scope = Scope::Session(builder.session());
+    let key = Idempotency {
+        scope,
+        key: "once".to_owned(),
+        request: [1; 32],
+        result: b"answer".to_vec(),
+        expires: None,
+    };
+    let tip = || machine.store.reader().unwrap().session(builder.session()).unwrap().unwrap().tip;
+    let (sender, answers) = mpsc::channel();
+    let gate = machine.journal.gate.lock().unwrap();
+    for _ in 0..2 {
+        let options = AdoptOptions { idempotency: Some(key.clone()), ..signed(&builder) };
+        let (adopt, sender) = (Adopt { segment: segment(&builder, 1, 2), options }, sender.clone());
+        machine.store.submit(adopt, move |outcome| sender.send(outcome).unwrap()).unwrap();
+    }
+    // When the writer is here, it has executed both.
+    let release = hold(&machine.store);
+    assert_eq!(tip(), mark(&builder.entries()[0]));
+    let used = machine.store.reader().unwrap().idempotency(&scope, &key.key, &key.request).unwrap();
+    assert_eq!(used, crate::Used::Never);
+    assert!(answers.try_recv().is_err(), "answered before the fsync");
+    drop((gate, release));
+    assert!(matches!(answers.recv().unwrap().unwrap(), Adopted::Now { .. }));
+    let replayed = Adopted::Replayed { result: key.result.clone() };
+    assert_eq!(answers.recv().unwrap().unwrap(), replayed);
+    assert_eq!(tip(), mark(builder.head()));
 }

@@ -21,6 +21,7 @@
 
 mod adopt;
 mod ancestry;
+mod batch;
 mod control;
 mod error;
 mod events;

@@ -11,7 +11,6 @@ use throughline_protocol::testing::{Reach, raw_block, ts};
 
 use crate::fixture::*;
 use crate::tables::Spec as _;
-use crate::writer::Step as _;
 use crate::*;
 
 fn bytes_of(length: usize) -> Vec<u8> {
@@ -534,40 +533,6 @@ fn an_expired_key_is_forgotten_and_an_entry_s_never() {
     let look = |key| store.reader().unwrap().idempotency(&Scope::Node, key, &[1; 32]).unwrap();
     assert_eq!(look("short"), Used::Never);
     assert_eq!(look("long"), Used::Same(b"long".to_vec()));
-}
-
-/// A note whose check blocks the writer.
-struct Hold {
-    note: PutNote,
-    entered: mpsc::Sender<()>,
-    wait: mpsc::Receiver<()>,
-}
-
-impl crate::writer::Step for Hold {
-    type Output = u64;
-    type Error = StoreError;
-    type Plan = ();
-
-    fn check(&self, _: &crate::writer::View<'_, '_>) -> Result<(), StoreError> {
-        self.entered.send(()).unwrap();
-        // It ends when the sender is used or dropped.
-        let _ = self.wait.recv();
-        Ok(())
-    }
-
-    fn write(self, (): (), changes: &crate::writer::Changes<'_, '_>) -> Result<u64, StoreError> {
-        self.note.write((), changes)
-    }
-}
-
-/// Blocks the writer until the returned sender is used or dropped, so that what is queued meanwhile is one batch.
-fn hold(store: &Store) -> mpsc::Sender<()> {
-    let (release, wait) = mpsc::channel::<()>();
-    let (entered, is_in) = mpsc::channel();
-    let note = PutNote { at: now(), topic: "hold".to_owned(), data: Vec::new() };
-    store.submit(Hold { note, entered, wait }, |_| {}).unwrap();
-    is_in.recv().unwrap();
-    release
 }
 
 #[test]

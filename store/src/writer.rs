@@ -16,14 +16,11 @@
 //! A small batch is durable in the [`crate::journal`] before it is committed in memory; a large one, and one now and then,
 //! is committed to the database durably, and the journal begins anew.
 
-use std::borrow::Borrow;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 
-use redb::{Database, Durability, ReadableDatabase as _, ReadableTable, Table, Value as _, WriteTransaction};
+use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
 
 use crate::error::StoreError;
 use crate::files::{Files, InFlight};
@@ -31,8 +28,10 @@ use crate::flush::{Flush, Flusher, Seen};
 use crate::health::Health;
 use crate::journal;
 use crate::redo::Redo;
-use crate::source::{KeyOf, Source, ValueOf, counter, get_from};
-use crate::tables::{self, Open, Spec, meta};
+use crate::source::counter;
+use crate::tables::{self, meta};
+
+pub(crate) use crate::batch::{Batch, Changes, View};
 
 /// Operations that wait for the writer; a caller above it waits.
 pub const QUEUE_MAX: usize = 1_024;
@@ -75,122 +74,6 @@ pub trait Step: Send + 'static {
     /// # Errors
     /// Only when the disk fails: it undoes the whole batch and closes the store for writing.
     fn write(self, plan: Self::Plan, changes: &Changes<'_, '_>) -> Result<Self::Output, StoreError>;
-}
-
-/// One transaction of the database while operations are executed in it.
-///
-/// Counters are kept here and written once, and everything that is changed is noted for the journal: all changes go through
-/// [`Changes`].
-pub(crate) struct Batch<'t> {
-    txn: &'t WriteTransaction,
-    open: Open<'t>,
-    redo: RefCell<Redo>,
-    counters: RefCell<BTreeMap<&'static str, u64>>,
-}
-
-impl<'t> Batch<'t> {
-    pub(crate) fn new(txn: &'t WriteTransaction) -> Self {
-        Batch { txn, open: Open::default(), redo: RefCell::default(), counters: RefCell::default() }
-    }
-
-    /// Does something with a table, which stays open.
-    fn with<S: Spec, T>(
-        &self,
-        _: S,
-        act: impl FnOnce(&mut Table<'t, S::K, S::V>) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let mut slot = S::slot(&self.open).borrow_mut();
-        match slot.as_mut() {
-            Some(table) => act(table),
-            None => act(slot.insert(self.txn.open_table(S::DEFINITION)?)),
-        }
-    }
-
-    /// Writes the counters and numbers the batch; gives what changed.
-    pub(crate) fn finish(self) -> Result<(u64, Redo), StoreError> {
-        let number = counter(&self, meta::BATCH)? + 1;
-        self.counters.borrow_mut().insert(meta::BATCH, number);
-        for (key, value) in self.counters.take() {
-            Changes { txn: &self }.put(tables::META, key, value)?;
-        }
-        Ok((number, self.redo.into_inner()))
-    }
-}
-
-impl Source for Batch<'_> {
-    fn table<S: Spec>(&self, _: S) -> Result<impl ReadableTable<S::K, S::V>, StoreError> {
-        // A transaction has a table open once.
-        S::slot(&self.open).take();
-        Ok(self.txn.open_table(S::DEFINITION)?)
-    }
-
-    fn get<'k, S: Spec, T>(
-        &self,
-        table: S,
-        key: impl Borrow<KeyOf<'k, S>>,
-        read: impl FnOnce(ValueOf<'_, S>) -> T,
-    ) -> Result<Option<T>, StoreError> {
-        self.with(table, |table| get_from(table, key, read))
-    }
-
-    fn counting(&self, key: &str) -> Option<u64> {
-        self.counters.borrow().get(key).copied()
-    }
-}
-
-/// The transaction as a check sees it.
-pub struct View<'b, 't> {
-    pub(crate) txn: &'b Batch<'t>,
-}
-
-/// The transaction as a write sees it.
-pub struct Changes<'b, 't> {
-    pub(crate) txn: &'b Batch<'t>,
-}
-
-impl Changes<'_, '_> {
-    pub(crate) fn put<'k, 'v, S: Spec>(
-        &self,
-        table: S,
-        key: impl Borrow<KeyOf<'k, S>>,
-        value: impl Borrow<ValueOf<'v, S>>,
-    ) -> Result<(), StoreError> {
-        let (key, value) = (key.borrow(), value.borrow());
-        let (key_bytes, value_bytes) = (S::K::as_bytes(key), S::V::as_bytes(value));
-        self.txn.redo.borrow_mut().put(S::NAME, key_bytes.as_ref(), value_bytes.as_ref());
-        self.txn.with(table, |table| {
-            table.insert(key, value)?;
-            Ok(())
-        })
-    }
-
-    /// Removes a row; returns whether it was there.
-    pub(crate) fn remove<'k, S: Spec>(
-        &self,
-        table: S,
-        key: impl Borrow<KeyOf<'k, S>>,
-    ) -> Result<bool, StoreError> {
-        let key = key.borrow();
-        let was_there = self.txn.with(table, |table| Ok(table.remove(key)?.is_some()))?;
-        if was_there {
-            self.txn.redo.borrow_mut().remove(S::NAME, S::K::as_bytes(key).as_ref());
-        }
-        Ok(was_there)
-    }
-
-    /// Adds to a counter and takes from it; it stops at 0.
-    pub(crate) fn count(&self, key: &'static str, added: u64, taken: u64) -> Result<u64, StoreError> {
-        let value = counter(self.txn, key)?.saturating_add(added).saturating_sub(taken);
-        self.txn.counters.borrow_mut().insert(key, value);
-        Ok(value)
-    }
-
-    /// Takes the next number of a sequence that begins at 1.
-    pub(crate) fn next_number(&self, key: &'static str) -> Result<u64, StoreError> {
-        let number = counter(self.txn, key)?.max(1);
-        self.txn.counters.borrow_mut().insert(key, number + 1);
-        Ok(number)
-    }
 }
 
 /// Called by the writer after each commit, with the id of the newest event. It must not block.

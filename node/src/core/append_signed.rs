@@ -144,7 +144,7 @@ impl Node {
             ..AdoptOptions::at(now())
         };
         let is_told = options.summary.is_some();
-        self.warm().keep_state(segment.after());
+        self.warm().keep_after(&segment);
         let appended = match self.store().adopt(segment, options)? {
             Adopted::Now { .. } => Appended { answer, replayed: false },
             Adopted::Replayed { result } => kept(&result)?,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use throughline_protocol::fork::Controls;
 use throughline_protocol::id::{Principal, SessionId};
-use throughline_protocol::verify::ChainState;
+use throughline_protocol::verify::{ChainState, VerifiedSegment};
 use throughline_store::{OwnerDigest, Reader};
 
 use super::controls::controls_of;
@@ -48,10 +48,10 @@ impl Warm {
         kept.get(&session).filter(|kept| kept.bytes == bytes).map(|kept| kept.state.clone())
     }
 
-    /// Keeps the state that an act wrote.
-    pub(super) fn keep_state(&self, state: &ChainState) {
-        let kept = State { bytes: state.to_bytes(), state: state.clone() };
-        keep(&mut locked(&self.states), state.session(), kept);
+    /// Keeps the state that an act is about to write; if it is not written, nothing will equal it.
+    pub(super) fn keep_after(&self, segment: &VerifiedSegment) {
+        let kept = State { bytes: segment.after_bytes().to_vec(), state: segment.after().clone() };
+        keep(&mut locked(&self.states), segment.session(), kept);
     }
 
     /// All capabilities and tombstones of an owner that a snapshot holds.
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    fn state(name: &str, entries: usize) -> ChainState {
+    fn segment(name: &str, entries: usize) -> VerifiedSegment {
         let mut builder = SessionBuilder::new(name);
         let server = builder.server1.clone();
         for _ in 0..entries {
@@ -91,21 +91,23 @@ mod tests {
         for built in builder.entries() {
             verifier.push(Arc::clone(built.entry.bytes()), built.payload.clone()).unwrap();
         }
-        verifier.state().unwrap().clone()
+        verifier.finish().unwrap().unwrap()
     }
 
     #[test]
     fn a_state_is_used_for_its_own_bytes_only() {
         let warm = Warm::default();
-        let (before, after) = (state("warm", 1), state("warm", 2));
-        assert_eq!(before.session(), after.session());
-        assert_eq!(warm.state(before.session(), &before.to_bytes()), None);
-        warm.keep_state(&before);
-        assert_eq!(warm.state(before.session(), &before.to_bytes()), Some(before.clone()));
-        assert_eq!(warm.state(before.session(), &after.to_bytes()), None);
-        warm.keep_state(&after);
-        assert_eq!(warm.state(before.session(), &before.to_bytes()), None);
-        assert_eq!(warm.state(before.session(), &after.to_bytes()), Some(after));
+        let (before, after) = (segment("warm", 1), segment("warm", 2));
+        let session = before.session();
+        assert_eq!(session, after.session());
+        let kept = |of: &VerifiedSegment| warm.state(session, &of.after().to_bytes());
+        assert_eq!(kept(&before), None);
+        warm.keep_after(&before);
+        assert_eq!(kept(&before).as_ref(), Some(before.after()));
+        assert_eq!(kept(&after), None);
+        warm.keep_after(&after);
+        assert_eq!(kept(&before), None);
+        assert_eq!(kept(&after).as_ref(), Some(after.after()));
     }
 
     #[test]
