@@ -9,9 +9,9 @@
 mod api;
 mod cli;
 mod demo;
-mod hostile;
 mod differential;
 mod fuzz;
+mod hostile;
 mod import;
 mod journeys;
 mod schemas;
