@@ -133,7 +133,10 @@ impl SignedBlob for SeedBlob {
         fields.remove("sig");
         let blob = SeedBlob::new(fields.into_owned()).map_err(|reject| {
             // What is unknown, no ASCII or no type of Seed's is told before what is missing; all else after it.
-            let first = matches!(reject.code, Code::SchemaKey | Code::SchemaUnknown | Code::SchemaMissing | Code::Type);
+            let first = matches!(
+                reject.code,
+                Code::SchemaKey | Code::SchemaUnknown | Code::SchemaMissing | Code::Type
+            );
             if first || map.contains("sig") {
                 return reject;
             }

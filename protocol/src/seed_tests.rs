@@ -70,6 +70,13 @@ fn the_first_of_two_faults_is_told() {
     assert_eq!(refused(wrong_signer.clone()), Code::SchemaMissing);
     assert_eq!(refused(wrong_signer.clone().with("mood", "calm")), Code::SchemaUnknown);
     assert_eq!(refused(wrong_signer.with("sig", vec![0_u8; 64])), Code::KeyCodec);
+    let signed = |fields: Map<'static>| refused(fields.with("sig", vec![0_u8; 64]));
+    // The signer is of the header, which comes first.
+    assert_eq!(signed(fields("Contact").with("signer", "me").with("id", 1_i64)), Code::SchemaType);
+    assert_eq!(signed(fields("Contact").with("signer", vec![0_u8; 34]).with("id", 1_i64)), Code::KeyCodec);
+    assert_eq!(refused(fields("Contact").with("é", 1_i64)), Code::SchemaKey);
+    let one = Value::List(vec![Value::from("a")]);
+    assert_eq!(signed(fields("Change").with("context", one)), Code::SchemaLen);
     let late = fields("Change").with("ts", 1_i64 << 48).with("context", Vec::<Value<'_>>::new());
     assert_eq!(code(late), Code::CborIntrange);
 }
