@@ -169,7 +169,7 @@ codes! {
     CarTruncated "E_CAR_TRUNCATED" Peer "the CAR ends in the middle of a block" "The file was cut off; fetch or copy it again. What came before is intact.";
     CarDup "E_CAR_DUP" Peer "a block stands twice in the CAR" "No block stands twice.";
     CarOrder "E_CAR_ORDER" Peer "blocks of the CAR are out of order" "Genesis, control blobs, then entries by seq, each with its payload.";
-    CarRoot "E_CAR_ROOT" Peer "the CAR's root is not a head of a session" "A session CAR has one root: the head.";
+    CarRoot "E_CAR_ROOT" Peer "the CAR does not have one root that can be an entry" "A session CAR has one root: the CID of the head.";
     ArchivePath "E_ARCHIVE_PATH" Peer "a path that leaves the archive" "Nothing was written.";
     ArchiveType "E_ARCHIVE_TYPE" Peer "an archive member that is no regular file" "Nothing was written.";
     ArchiveHeader "E_ARCHIVE_HEADER" Peer "an archive header that does not fit its content" "Nothing was written.";

@@ -20,3 +20,4 @@ mod store_full;
 mod support;
 mod tidy;
 mod vectors;
+mod verdicts;

@@ -7,6 +7,7 @@
 //   c  a CID in binary form          ok <text> | <code>
 //   s  {"blobs": [bytes], "genesis": link} for selection, DAG-CBOR: one line of JSON
 //   v  a CAR                         <verdict> <code of the first problem | -> <its seq | ->
+//   r  a CAR                         the report, one line of JSON
 
 import { checkBlob, cidFromBytes, guessPayload, readPayload, Reject, selectSet, verifyCar } from '../src/index.js'
 
@@ -25,6 +26,7 @@ const ANSWERS = {
   },
   c: (bytes) => `ok ${cidFromBytes(bytes)}`,
   s: (bytes) => JSON.stringify(selectSet(bytes)),
+  r: (bytes) => JSON.stringify(verifyCar(bytes)),
   v: (bytes) => {
     const report = verifyCar(bytes)
     return `${report.verdict} ${report.firstProblem?.code ?? '-'} ${report.firstProblem?.seq ?? '-'}`

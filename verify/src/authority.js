@@ -2,7 +2,7 @@
 // weighs it.
 
 import { refuse } from './codes.js'
-import { blakeCidOf } from './cid.js'
+import { blakeCidOf, compareBytes } from './cid.js'
 import { hex, isPath, parseAgent } from './principal.js'
 
 const ROLES = {
@@ -50,7 +50,7 @@ export class Grants {
       const cited = tombstone.cidIn('capability')
       const name = this.held.get(cited)?.cid ?? cited
       const before = this.revoked.get(name)
-      if (before === undefined || tombstone.cid < before.cid) this.revoked.set(name, tombstone)
+      if (before === undefined || compareBytes(tombstone.link.bytes, before.link.bytes) < 0) this.revoked.set(name, tombstone)
     }
   }
 

@@ -85,15 +85,13 @@ export class SessionFile {
     this.blobs = [] // that passed by themselves
     this.problems = [] // {code, detail, seq, cid}
     this.broken = false // a fault of the file: nothing after it was read
-    this.hashed = 0
-    this.payloads = new Set() // CIDs of payloads that were checked
-    this.entries = new Set() // CIDs of entries, also of those that did not pass
+    this.payloads = new Set() // CIDs of the entries whose payload came along and was checked
     this.seen = new Set()
     this.named = new Map() // what may follow the last entry: cid → {rank, read}
+    this.files = new Set() // of these, what its payload and files link
     this.rank = 0
     this.lastControl = null
     this.lastEntry = null
-    this.rootSeq = null
   }
 
   /** Notes a fault of one blob. */
@@ -102,9 +100,9 @@ export class SessionFile {
   }
 
   /** Notes a fault of the file. */
-  stop (reject, cid = null) {
+  stop (reject) {
     this.broken = true
-    this.note(reject, null, cid)
+    this.note(reject)
   }
 
   /**
@@ -126,13 +124,12 @@ export class SessionFile {
     try {
       if (!matches(cid, bytes)) refuse('E_CID_MISMATCH', `${bytes.length} bytes given for ${name} hash to something else`)
       if (this.seen.has(name)) refuse('E_CAR_DUP', `${name} stands twice`)
-      this.hashed++
       const expected = this.named.get(name)
       if (expected === undefined) this.takeBlob(cid, name, bytes)
       else this.takeNamed(expected, cid, bytes)
     } catch (error) {
       if (!(error instanceof Reject)) throw error
-      this.stop(error, name)
+      this.stop(error)
     }
     return !this.broken
   }
@@ -144,9 +141,9 @@ export class SessionFile {
     this.remember(cid.toString())
   }
 
-  /** What has to be told from a block that stands twice. Of more than 65,536 the later ones show by their place only. */
+  /** What has to be told from a block that stands twice: the genesis, and of the others the first 65,536. */
   remember (name) {
-    if (this.seen.size < CAR_SEEN || name === this.genesis) this.seen.add(name)
+    if (this.seen.size <= CAR_SEEN) this.seen.add(name)
   }
 
   takeBlob (cid, name, bytes) {
@@ -160,14 +157,10 @@ export class SessionFile {
     if (blob.isEntry) this.checkEntryPlace(blob)
     else this.checkControlPlace(blob)
     if (!blob.isEntry || blob.type === 'SessionGenesis') this.remember(name) // other entries ascend: one that stands twice shows by its place
-    if (blob.isEntry) this.expectNamed(blob)
-    try {
-      checkSigned(blob)
-      this.blobs.push(blob)
-    } catch (error) {
-      if (!(error instanceof Reject)) throw error
-      this.note(error, blob.isEntry ? blob.seq : null, name)
-    }
+    const refused = refusal(() => checkSigned(blob))
+    if (refused === null) this.blobs.push(blob)
+    else this.note(refused, blob.isEntry ? blob.seq : null, name)
+    if (blob.isEntry) this.expectNamed(blob, refused === null)
   }
 
   checkControlPlace (blob) {
@@ -189,19 +182,18 @@ export class SessionFile {
       if (blob.cid === last.cid) refuse('E_CAR_DUP', `${blob.cid} stands twice`)
       const order = blob.seq - last.seq || compareBytes(blob.link.bytes, last.link.bytes)
       if (order <= 0) refuse('E_CAR_ORDER', `entry ${blob.seq} stands after entry ${last.seq}`)
-      if (this.rootSeq !== null && blob.seq > this.rootSeq) refuse('E_CAR_ROOT', `entry ${blob.seq} stands after the root, entry ${this.rootSeq}`)
     }
     this.lastEntry = blob
-    this.entries.add(blob.cid)
-    if (blob.cid === this.root) this.rootSeq = blob.seq
   }
 
-  expectNamed (blob) {
+  /** What may follow an entry. Words of one whose signature is wrong stand there and are not looked at. */
+  expectNamed (blob, signed) {
     this.named = new Map()
+    this.files = new Set()
     this.rank = 0
     const payload = blob.get('payload')
     const config = blob.get('config')
-    if (payload) this.named.set(payload.get('cid').toString(), { rank: 0, read: (bytes) => this.readWords(blob, bytes) })
+    if (payload) this.named.set(payload.get('cid').toString(), { rank: 0, read: (bytes) => this.readWords(blob, bytes, signed) })
     if (config && !this.named.has(config.toString())) {
       this.named.set(config.toString(), { rank: 1, read: (bytes) => this.noting(blob, () => readPayload(bytes, 'config')) })
     }
@@ -217,8 +209,8 @@ export class SessionFile {
     }
   }
 
-  readWords (blob, bytes) {
-    if (this.noting(blob, () => checkPayload(blob, bytes)) !== null) this.payloads.add(blob.get('payload').get('cid').toString())
+  readWords (blob, bytes, signed) {
+    if (signed && this.noting(blob, () => checkPayload(blob, bytes)) !== null) this.payloads.add(blob.cid)
     this.expectFiles(cborLinks(bytes))
   }
 
@@ -227,8 +219,9 @@ export class SessionFile {
     const read = (bytes, cid) => this.expectFiles(cid.code === DAG_PB ? pbLinks(bytes) : cid.code === DAG_CBOR ? cborLinks(bytes) : [])
     for (const link of links) {
       const name = link.toString()
+      this.files.add(name)
       if (!this.named.has(name)) this.named.set(name, { rank: 2, read })
     }
-    if (this.named.size > CAR_NAMED) refuse('E_BUDGET', `more than ${CAR_NAMED} blocks that one entry names`)
+    if (this.files.size > CAR_NAMED) refuse('E_BUDGET', `more than ${CAR_NAMED} blocks that one entry names`)
   }
 }

@@ -15,6 +15,7 @@ export class Placed {
    * @param {import('./blob.js').Blob[]} blobs
    */
   constructor (genesis, blobs) {
+    this.genesis = genesis
     this.nodes = new Map()
     this.refusals = new Map() // cid → Reject
     this.root = null
@@ -22,7 +23,7 @@ export class Placed {
     this.children = new Map()
     const first = this.blobs.get(genesis)
     if (first === undefined || first.type !== 'SessionGenesis') {
-      this.refusals.set(genesis, new Reject('E_INCOMPLETE', 'the genesis is not held'))
+      for (const blob of this.blobs.values()) if (blob.isEntry && blob.genesis === genesis) this.sayWhyNot(blob)
       return
     }
     this.grants = new Grants(first, blobs.filter((blob) => !blob.isEntry))
@@ -156,9 +157,9 @@ function tips (all, set) {
  * @param {Placed} placed
  */
 export function select (placed) {
-  const none = { head: null, base: null, valid: [], pending: [], passed: [], fenced: [], revoked: [], branches: [], pins: new Map(), anchors: new Set() }
+  const none = { head: null, base: null, valid: [], pending: [], passed: [], fenced: [], revoked: [], branches: [], evidence: [], pins: new Map(), anchors: new Set() }
   if (placed.root === null) {
-    const reject = [...placed.refusals.values()][0]
+    const reject = placed.refusals.get(placed.genesis) ?? new Reject('E_INCOMPLETE', 'the genesis is not held')
     return { ...none, state: reject.code === 'E_INCOMPLETE' ? 'INCOMPLETE' : 'INVALID', reject }
   }
   const all = [...placed.nodes.values()] // parents precede children
@@ -174,9 +175,35 @@ export function select (placed) {
   for (const node of all) if ((!dead(node) || anchored.has(node)) && (node.parent === null || valid.has(node.parent))) valid.add(node)
   const list = all.filter((node) => valid.has(node))
   const revoked = all.filter((node) => !valid.has(node))
-  const common = { ...none, valid: list, revoked, pins: pinned, anchors }
+  const common = { ...none, valid: list, revoked, evidence: evidence(all), pins: pinned, anchors }
   if (list.length === 0) return { ...common, state: 'REVOKED_UNANCHORED' }
   return finish(common, selectValid(all, list, [...pinned.keys()], placed.root))
+}
+
+/** The order of entries in a report: by seq, then epoch, then CID. */
+export const byPlace = (a, b) => a.seq - b.seq || a.epoch - b.epoch || compareBytes(a.blob.link.bytes, b.blob.link.bytes)
+
+/** Equivocations among all that is in, dead or alive (R-SE-2): for each epoch's opening the two lowest entries of its holder of which none descends from the other, and for each epoch its two lowest openings. Of holders first, then by signer and place. */
+function evidence (all) {
+  const opening = new Map() // node → what opened its epoch
+  const held = new Map()
+  const opened = new Map()
+  const put = (map, key, node) => map.set(key, [...(map.get(key) ?? []), node])
+  for (const node of all) {
+    const root = node.opens || node.parent === null ? node : opening.get(node.parent)
+    opening.set(node, root)
+    if (node.blob.signer === root.holder) { if (held.has(root)) held.get(root).push(node); else held.set(root, [node]) }
+    if (node.opens) put(opened, node.epoch, node)
+  }
+  const found = []
+  for (const nodes of held.values()) {
+    nodes.sort(byPlace)
+    const at = nodes.findIndex((node, i) => i > 0 && !isAncestor(nodes[i - 1], node))
+    if (at > 0) found.push({ entries: [nodes[at - 1], nodes[at]], why: 'EV_EQUIVOCATION' })
+  }
+  for (const nodes of opened.values()) if (nodes.length > 1) found.push({ entries: nodes.sort(byPlace).slice(0, 2), why: 'EV_OWNER_EQUIVOCATION' })
+  const signer = ({ entries: [a] }) => a.blob.signer
+  return found.sort((a, b) => (a.why < b.why ? -1 : a.why > b.why ? 1 : 0) || (signer(a) < signer(b) ? -1 : signer(a) > signer(b) ? 1 : 0) || byPlace(a.entries[0], b.entries[0]) || byPlace(a.entries[1], b.entries[1]))
 }
 
 const epochOf = (valid) => valid.reduce((max, node) => Math.max(max, node.epoch), 0)
@@ -192,7 +219,7 @@ function selectValid (all, valid, pinned, root) {
   const held = new Set(above.filter((node) => node.blob.signer === base.holder))
   const nearest = (node) => { while (node !== base && !held.has(node)) node = node.parent; return node }
   const fixed = [...new Set(pinned.filter((node) => isAncestor(base, node)).map(nearest))]
-  if (!isChain(fixed)) return { state: 'FROZEN', head: meet(maximal(fixed)), base, branches: maximal(fixed), why: 'EV_OWNER_EQUIVOCATION' }
+  if (!isChain(fixed)) return { state: 'FROZEN', head: meet(maximal(fixed)), base, branches: maximal(fixed), why: 'EV_EQUIVOCATION' }
   const floor = deepest([base, ...fixed])
   const ahead = [...held].filter((node) => isAncestor(floor, node))
   if (!isChain(ahead)) {

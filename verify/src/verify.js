@@ -2,13 +2,15 @@
 // Says what it checked and nothing more: never complete, never latest. Reads no clock.
 
 import { CarReader } from './car.js'
+import { isAncestor, meet } from './chain.js'
 import { cidFromText, compareBytes } from './cid.js'
 import { fault, Reject } from './codes.js'
 import { SessionFile } from './file.js'
 import { principalText } from './principal.js'
-import { Placed, select } from './select.js'
+import { byPlace, Placed, select } from './select.js'
 
 const VERSION = '0.1.0'
+const MODELS = 256 // listed in a report
 
 /** Which check a code belongs to. */
 function checkOf (code) {
@@ -25,7 +27,7 @@ const signerText = (node) => principalText(node.blob.get('signer'))
 /** Problems in the order in which they are told: what somebody is to blame for first; of the file, then of entries by seq. */
 function ordered (problems) {
   const rank = ({ code, seq }) => (fault(code) === 'none' ? 2 ** 54 : 0) + (seq ?? -1)
-  return [...problems].sort((a, b) => rank(a) - rank(b) || (a.seq === null ? 0 : byCid(a.cid, b.cid)))
+  return [...problems].sort((a, b) => rank(a) - rank(b) || (a.seq === null || a.cid === null || b.cid === null ? 0 : byCid(a.cid, b.cid)))
 }
 
 /** What is wrong with entries in their places. A control blob that does not count is no fault of the session. */
@@ -43,14 +45,19 @@ function placeProblems (file, placed) {
   return problems
 }
 
-/**
- * Whether selection returns another head than the one told although that is held and valid. A fork or a tail explains it; without
- * one, something that is not held decides.
- */
-function unexplained (told, placed, result) {
+/** Whether the told head is what selection returns, or waits above it (R-VE-2). */
+const isToldHead = (node, result) => node !== undefined && (node === result.head || result.pending.includes(node)) && ['OK', 'SEALED'].includes(result.state)
+
+/** What the told head adds when nothing else explains why it is not the head: it is not held, or selection returns another. */
+function toldProblem (told, placed, result, problems) {
   const node = placed.nodes.get(told)
   const tail = result.revoked.length > 0 || result.fenced.some(({ holderEntry }) => holderEntry)
-  return node !== undefined && node !== result.head && !tail && ['OK', 'SEALED'].includes(result.state)
+  if (told === null) return []
+  if (node === undefined) {
+    return problems.length === 0 ? [{ code: 'E_INCOMPLETE', detail: 'the told head is not held', seq: null, cid: told }] : []
+  }
+  if (isToldHead(node, result) || tail || !['OK', 'SEALED'].includes(result.state)) return []
+  return [{ code: 'E_REF_INCONSISTENT', detail: 'selection returns another head than the one told', seq: null, cid: told }]
 }
 
 function verdictOf (problems, result) {
@@ -68,7 +75,7 @@ function tailOf (result, placed) {
   const kind = result.revoked.length > 0 ? 'revoked' : 'fenced'
   const nodes = kind === 'revoked' ? result.revoked : result.fenced.filter((node) => node.holderEntry)
   if (nodes.length === 0) return null
-  const sorted = [...nodes].sort((a, b) => a.seq - b.seq || byCid(a.cid, b.cid))
+  const sorted = [...nodes].sort(byPlace)
   const [from, to] = [sorted[0], sorted.at(-1)]
   let anchor = kind === 'revoked' ? from : null
   while (anchor && !result.anchors.has(anchor)) anchor = anchor.parent
@@ -83,10 +90,16 @@ function tailOf (result, placed) {
   }
 }
 
+/** The dispute that stops the session; without one the first equivocation among what is held. */
 function forkOf (result) {
-  if (result.branches.length === 0) return null
-  const branches = result.branches.map((node) => ({ head: node.cid, rank: 'undecided', seq: node.seq, signer: signerText(node), why: result.why }))
-  return { at: at(result.head), branches: branches.sort((a, b) => byCid(a.head, b.head)) }
+  const branch = (node, rank, why) => ({ head: node.cid, rank, seq: node.seq, signer: signerText(node), why })
+  if (result.branches.length > 0) {
+    return { at: at(result.head), branches: [...result.branches].sort(byPlace).map((node) => branch(node, 'undecided', result.why)) }
+  }
+  const [first] = result.evidence
+  if (first === undefined || result.head === null) return null
+  const rank = (node) => (isAncestor(node, result.head) ? 'kept' : 'rejected')
+  return { at: at(meet(first.entries)), branches: first.entries.map((node) => branch(node, rank(node), first.why)) }
 }
 
 /** The deepest of PIN and of account- or device-signed entries on the path to the head. */
@@ -102,8 +115,11 @@ function anchoredThrough (result) {
 function signersOf (nodes) {
   const signers = new Map()
   for (const node of nodes) {
-    const known = signers.get(node.blob.signer) ?? {
-      capability: node.blob.cidIn('capability'),
+    const capability = node.blob.cidIn('capability')
+    const name = JSON.stringify([node.blob.signer, node.role, capability])
+    const known = signers.get(name) ?? {
+      key: node.blob.signer,
+      capability,
       entries: 0,
       epochs: [],
       principal: signerText(node),
@@ -111,10 +127,14 @@ function signersOf (nodes) {
     }
     known.entries++
     if (!known.epochs.includes(node.epoch)) known.epochs.push(node.epoch)
-    signers.set(node.blob.signer, known)
+    signers.set(name, known)
   }
   for (const { epochs } of signers.values()) epochs.sort((a, b) => a - b)
-  return [...signers.values()].sort((a, b) => b.entries - a.entries || (a.principal < b.principal ? -1 : 1))
+  const order = ['owner', 'device', 'holder', 'contributor']
+  const capabilities = (a, b) => (a === null || b === null ? (a === null ? 0 : 1) - (b === null ? 0 : 1) : byCid(a, b))
+  const parts = [...signers.values()].sort((a, b) => b.entries - a.entries || (a.key < b.key ? -1 : a.key > b.key ? 1 : 0) ||
+    order.indexOf(a.role) - order.indexOf(b.role) || capabilities(a.capability, b.capability))
+  return parts.map(({ key, ...part }) => part)
 }
 
 function modelsOf (blobs) {
@@ -126,34 +146,34 @@ function modelsOf (blobs) {
     if (!models.has(key)) models.set(key, { id: model.get('id'), provider: model.get('provider'), responses: 0 })
     models.get(key).responses++
   }
-  return [...models.keys()].sort().map((key) => models.get(key))
+  return [...models.values()].sort((a, b) => b.responses - a.responses).slice(0, MODELS)
 }
 
-function payloadsOf (file, nodes) {
+function payloadsOf (file) {
   const linked = file.blobs.filter((blob) => blob.map.has('payload'))
-  const redacted = new Set(nodes.flatMap(({ blob }) => (blob.type === 'SessionNote' && blob.get('entries')) || []).map(String))
-  const deleted = nodes.some(({ blob }) => blob.type === 'SessionNote' && blob.get('kind') === 'delete')
-  const checked = linked.filter((blob) => file.payloads.has(blob.get('payload').get('cid').toString()))
+  const redacted = new Set(file.blobs.flatMap((blob) => (blob.type === 'SessionNote' && blob.get('entries')) || []).map(String))
+  const deleted = file.blobs.some((blob) => blob.type === 'SessionNote' && blob.get('kind') === 'delete')
+  const checked = linked.filter((blob) => file.payloads.has(blob.cid))
   const absent = linked.filter((blob) => !checked.includes(blob))
   const dropped = absent.filter((blob) => deleted || redacted.has(blob.cid)).length
   return { checked: checked.length, linked: linked.length, missing: absent.length - dropped, notFetched: 0, redacted: dropped }
 }
 
-function checksOf (file, placed, result, problems, told, verdict) {
+function checksOf (file, placed, result, problems, told) {
   const failed = new Set(problems.filter(({ code }) => fault(code) !== 'none').map(({ code }) => checkOf(code)))
-  const open = problems.some(({ code }) => fault(code) === 'none')
+  const open = result.state === 'INCOMPLETE' || problems.some(({ code }) => fault(code) === 'none')
   const outcome = (name, undecided) => (failed.has(name) ? 'fail' : undecided ? 'unchecked' : 'pass')
-  const read = file.blobs.length > 0
+  const entries = file.blobs.filter((blob) => blob.isEntry).length
+  const blobs = file.blobs.length + file.payloads.size + file.problems.length // given: those that were refused too
   const elsewhere = problems.some(({ code }) => code === 'E_REF_INCONSISTENT')
-  const headPasses = result.state !== 'FORKED' && result.state !== 'FROZEN' && result.head?.cid === told
-  const head = told === null || (open && !elsewhere) ? 'unchecked' : headPasses ? 'pass' : 'fail'
+  const head = told === null || (open && !elsewhere) ? 'unchecked' : isToldHead(placed.nodes.get(told), result) ? 'pass' : 'fail'
   const count = (type) => file.blobs.filter((blob) => blob.type === type).length
   return {
-    authority: { capabilities: count('Capability'), result: outcome('authority', open || !read), tombstones: count('CapabilityTombstone') },
-    chain: { entries: file.blobs.filter((blob) => blob.isEntry).length, result: outcome('chain', open || !read) },
-    hash: { blobs: file.hashed, result: outcome('hash', !read && file.hashed === 0) },
+    authority: { capabilities: count('Capability'), result: result.state === 'REVOKED_UNANCHORED' ? 'fail' : outcome('authority', open), tombstones: count('CapabilityTombstone') },
+    chain: { entries, result: outcome('chain', open) },
+    hash: { blobs, result: outcome('hash', blobs === 0) },
     head: { result: head, told },
-    signature: { result: outcome('signature', !read), signers: new Set([...placed.nodes.values()].map((node) => node.blob.signer)).size }
+    signature: { result: outcome('signature', entries === 0), signers: signersOf(placed.nodes.values()).length }
   }
 }
 
@@ -167,26 +187,23 @@ function report (file, told) {
   const result = select(placed)
   const problems = [...file.problems]
   if (file.genesis !== null) problems.push(...placeProblems(file, placed))
-  const toldMissing = told !== null && !file.broken && file.genesis !== null && !file.entries.has(told)
-  if (toldMissing) problems.push({ code: 'E_INCOMPLETE', detail: 'the told head is not held', seq: null, cid: told })
-  if (unexplained(told, placed, result)) problems.push({ code: 'E_REF_INCONSISTENT', detail: 'selection returns another head than the one told', seq: null, cid: told })
+  problems.push(...toldProblem(told, placed, result, problems))
   const sorted = ordered(problems)
   const verdict = verdictOf(sorted, result)
-  const nodes = [...placed.nodes.values()]
   const first = sorted[0]
   return {
     anchoredThrough: anchoredThrough(result),
-    checks: checksOf(file, placed, result, sorted, told, verdict),
+    checks: checksOf(file, placed, result, sorted, told),
     firstProblem: first ? { cid: first.cid, code: first.code, detail: first.detail, fault: fault(first.code), seq: first.seq } : null,
     fork: forkOf(result),
     freshness: { headSeenAgeMs: null, peersAgree: 0, peersAsked: 0, source: 'file' },
     kind: 'verify',
     models: modelsOf(file.blobs),
-    payloads: payloadsOf(file, nodes),
+    payloads: payloadsOf(file),
     pending: result.pending.length,
     problems: sorted.length,
     session: file.genesis,
-    signers: signersOf(nodes),
+    signers: signersOf(placed.nodes.values()),
     tail: tailOf(result, placed),
     v: 1,
     validThrough: at(result.head),

@@ -104,12 +104,14 @@ test('what is wrong with a file has a code', () => {
     'capabilities out of order': [writeCar(head, swapped(2, 3)), 'E_CAR_ORDER'],
     'a payload after the next entry': [writeCar(head, swapped(9, 10)), 'E_CAR_ORDER'],
     'a block that nothing names': [writeCar(head, [...blocks, junk]), 'E_CAR_ORDER'],
-    'an entry above the root': [writeCar(blocks[8].cid, blocks), 'E_CAR_ROOT'],
+    'an entry above the root': [writeCar(blocks[8].cid, blocks), 'E_REF_INCONSISTENT'],
+    'the genesis as root of more': [writeCar(blocks[0].cid, blocks), 'E_REF_INCONSISTENT'],
+    'a root that is words': [writeCar(blocks[9].cid, blocks), 'E_INCOMPLETE'],
     'a root that is not in it': [writeCar(junk.cid, blocks), 'E_INCOMPLETE'],
     'no capabilities': [writeCar(head, [...blocks.slice(0, 2), ...blocks.slice(8)]), 'E_INCOMPLETE']
   }
   for (const [what, [file, code]] of Object.entries(cases)) {
-    assert.deepEqual(told(verifyCar(file)), [code === 'E_INCOMPLETE' ? 'incomplete' : 'corrupt', code], what)
+    assert.deepEqual(told(verifyCar(file)), [['E_INCOMPLETE', 'E_REF_INCONSISTENT'].includes(code) ? 'incomplete' : 'corrupt', code], what)
   }
 })
 
@@ -138,13 +140,18 @@ function session () {
   return { builder, server, device, genesis, file }
 }
 
-test('a told head beside the one that selection returns is not decided', () => {
-  const { builder, device, genesis, file } = session()
+test('a told head that waits is held; one beside the head is not decided', () => {
+  const { builder, device, server, genesis, file } = session()
   const pending = builder.entry('SessionUserMessage', 'device', genesis, { capability: device })
   const report = verifyCar(file([pending]))
-  assert.deepEqual(told(report), ['incomplete', 'E_REF_INCONSISTENT'])
+  assert.deepEqual(told(report), ['valid', null])
   assert.equal(report.pending, 1)
-  assert.equal(report.checks.head.result, 'fail')
+  assert.equal(report.checks.head.result, 'pass')
+  const beside = builder.entry('SessionModelResponse', 'server1', genesis, { capability: server })
+  const both = [pending, beside].sort((a, b) => Buffer.compare(a.link.bytes, b.link.bytes))
+  const passed = verifyCar(file(both), { head: pending.cid })
+  assert.deepEqual(told(passed), ['incomplete', 'E_REF_INCONSISTENT'])
+  assert.equal(passed.checks.head.result, 'fail')
 })
 
 test('a suspended session takes a handoff and nothing else', () => {
@@ -200,11 +207,13 @@ test('differ answers every kind of record, in order', () => {
     record('c', unhex('1220' + '00'.repeat(32))),
     record('v', bytesOf('session/session.car')),
     record('v', fixture('corrupt.car')),
+    record('r', fixture('corrupt.car')),
     record('s', set)
   ]))
   assert.equal(status, 0, stderr)
   const lines = stdout.trim().split('\n')
   const selected = JSON.parse(lines.pop())
+  assert.deepEqual(JSON.parse(lines.pop()), verifyCar(fixture('corrupt.car')))
   assert.deepEqual(lines, ['ok SessionUserMessage', 'E_SIG', 'E_CBOR_FLOAT', 'ok SessionUserMessage', 'E_SCHEMA_UNKNOWN', 'E_CID_VERSION', 'valid - -', 'corrupt E_SIG 5'])
   assert.deepEqual([selected.state, selected.epoch, selected.valid.length, selected.pending, selected.tails], ['OK', 1, 41, [], []])
   assert.equal(selected.valid.includes(genesis), true)

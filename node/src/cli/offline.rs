@@ -13,6 +13,7 @@ use throughline_protocol::car::session::{SessionItem, SessionReader};
 use throughline_protocol::code::Reject;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::payload::ConfigBlock;
 use throughline_protocol::verify::{Auditor, NotLinear};
 
 use super::commands::verify::Payloads;
@@ -92,6 +93,8 @@ struct Asked {
 struct Pass {
     auditor: Auditor,
     session: Option<SessionId>,
+    /// The seq of the entry before.
+    last: Seq,
     /// Why reading stopped before the end.
     refused: Option<Reject>,
     not_linear: Option<NotLinear>,
@@ -105,7 +108,7 @@ impl Pass {
         asked: Asked,
         progress: Option<&Progress>,
     ) -> io::Result<Self> {
-        let mut pass = Pass { auditor, session: None, refused: None, not_linear: None };
+        let mut pass = Pass { auditor, session: None, last: Seq::ZERO, refused: None, not_linear: None };
         let mut reader = SessionReader::new();
         let mut entry: Option<Decoded<Entry>> = None;
         let mut piece = vec![0; PIECE];
@@ -129,6 +132,9 @@ impl Pass {
             }
         }
         pass.hand_over(entry.take(), None);
+        if let (None, Some(head)) = (pass.session, asked.head.or(reader.root())) {
+            pass.auditor = pass.auditor.told(head);
+        }
         let ended = reader.finish().err();
         if let Some(reject) = pass.refused.take().or(ended) {
             pass.auditor.refused(None, None, reject.clone());
@@ -146,13 +152,16 @@ impl Pass {
     ) {
         match item {
             SessionItem::Genesis(genesis) => {
-                self.session = Some(SessionId::of_genesis(genesis.cid()));
+                let session = SessionId::of_genesis(genesis.cid());
+                self.session = Some(session);
+                self.auditor = std::mem::take(&mut self.auditor).of_session(session);
                 if let Some(head) = asked.head.or(reader.root()) {
                     self.auditor = std::mem::take(&mut self.auditor).told(head);
                 }
                 *entry = Some(genesis);
             }
             SessionItem::Entry(next) => {
+                self.last = next.value().seq();
                 let before = entry.replace(next);
                 self.hand_over(before, None);
             }
@@ -165,8 +174,15 @@ impl Pass {
                 let taken = self.auditor.control(Arc::clone(control.bytes()));
                 self.note(taken);
             }
-            // Configs and files were hashed by the reader; nothing else is asked of them.
-            SessionItem::Payload { .. } | SessionItem::Config { .. } | SessionItem::File { .. } => {}
+            SessionItem::Config { of, block } => {
+                self.hand_over(entry.take(), None);
+                let named = EntryCid::of(block.bytes());
+                if let (Err(reject), None) = (ConfigBlock::check(named, block.bytes()), &self.not_linear) {
+                    self.auditor.refused(Some(of), Some(self.last), reject);
+                }
+            }
+            // Files were hashed by the reader; nothing else is asked of them.
+            SessionItem::Payload { .. } | SessionItem::File { .. } => {}
         }
     }
 

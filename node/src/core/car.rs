@@ -82,8 +82,8 @@ impl Node {
     }
 
     /// Writes a session as CAR: `send` gets it piece by piece. It ends with the head, since that is what the file tells: what
-    /// nobody has put in order yet stays here. In dispute, and where a tail was cut, the evidence goes along as far
-    /// as the format has room for it.
+    /// nobody has put in order yet stays here. In dispute, and where a tail was cut, the evidence goes along, also above the head;
+    /// but nothing whose own past stays here, since a file with a gap in it verifies as incomplete.
     ///
     /// # Errors
     /// `E_NOT_FOUND_YET`; `E_STORE_CORRUPT`; and what `send` gives.
@@ -97,7 +97,7 @@ impl Node {
         let row = need_session(&reader, session)?;
         let mut side = evidence(&reader, session)?;
         let (last, root) = root_of(&row, &side);
-        side.retain(|side| side.seq <= last);
+        keep_connected(&reader, session, last, &mut side)?;
         let mut export = Export {
             reader: &reader,
             words: if with_payloads { Words::Included } else { Words::LeftOut },
@@ -108,7 +108,7 @@ impl Node {
         let mut side = side.into_iter().peekable();
         for stored in reader.entries(session, Seq::ZERO.next(), last)? {
             let stored = stored?;
-            // Ascending by seq, then by CID, and nothing after the root but its own seq.
+            // Ascending by seq, then by CID.
             while let Some(side) = side.next_if(|side| (side.seq, side.cid) < (stored.seq, stored.cid)) {
                 export.side(&mut writer, &side)?;
             }
@@ -187,7 +187,7 @@ impl Taker for Adopting<'_> {
     fn item(&mut self, item: Item) -> Answer<()> {
         match item {
             Item::Control(control) => self.arrived.controls.push(control.verify(&mut self.keys)?),
-            Item::Block(block) => self.blocks.put(block)?,
+            Item::Config(_, block) | Item::Block(block) => self.blocks.put(block)?,
             Item::Entry(entry, payload) => {
                 self.bytes += entry.bytes().len() + payload.as_ref().map_or(0, |payload| payload.len());
                 let checked = Prechecked::of(entry.verify(&mut self.keys)?, payload)?;
@@ -224,6 +224,25 @@ fn evidence(reader: &Reader, session: SessionId) -> Answer<Vec<SideEntry>> {
     }
     found.sort_by_key(|side| (side.seq, side.cid));
     Ok(found)
+}
+
+/// Leaves out evidence that does not stand on what is written. Ascending by seq, so a parent comes before its children.
+fn keep_connected(reader: &Reader, session: SessionId, last: Seq, side: &mut Vec<SideEntry>) -> Answer<()> {
+    let mut kept: BTreeSet<EntryCid> = BTreeSet::new();
+    for entry in std::mem::take(side) {
+        let prev = Decoded::<Entry>::decode(entry.bytes.as_slice())?.value().prev();
+        let Some(prev) = prev else { continue };
+        let below = Seq::new(entry.seq.get().saturating_sub(1)).ok().filter(|below| *below <= last);
+        let on_chain = match below {
+            Some(below) => reader.entry_at(session, below)?.is_some_and(|stored| stored.cid == prev),
+            None => false,
+        };
+        if on_chain || kept.contains(&prev) {
+            kept.insert(entry.cid);
+            side.push(entry);
+        }
+    }
+    Ok(())
 }
 
 /// Whether payloads, configs and files go along.

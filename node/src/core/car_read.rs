@@ -14,6 +14,7 @@ use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::payload::ConfigBlock;
 use throughline_protocol::verify::{Auditor, NotLinear, Report};
 
 use super::verify::PayloadUse;
@@ -27,7 +28,9 @@ pub(super) enum Item {
     Control(Box<Decoded<Control>>),
     /// An entry with its payload, when that follows it.
     Entry(Box<Decoded<Entry>>, Option<Arc<[u8]>>),
-    /// A config, or a block of a file.
+    /// A config, and the entry that names it.
+    Config(EntryCid, Block),
+    /// A block of a file.
     Block(Block),
 }
 
@@ -91,7 +94,11 @@ pub(super) fn for_each(spool: &Path, taker: &mut dyn Taker) -> Result<(), Stop> 
                     give(held.take(), None, taker)?;
                     taker.item(Item::Control(Box::new(control)))?;
                 }
-                SessionItem::Config { block, .. } | SessionItem::File { block, .. } => {
+                SessionItem::Config { of, block } => {
+                    give(held.take(), None, taker)?;
+                    taker.item(Item::Config(of, block))?;
+                }
+                SessionItem::File { block, .. } => {
                     give(held.take(), None, taker)?;
                     taker.item(Item::Block(block))?;
                 }
@@ -138,13 +145,16 @@ struct Pass {
     auditor: Auditor,
     asked: Asked,
     session: Option<SessionId>,
+    /// The seq of the entry before.
+    last: Seq,
     refused: Option<Reject>,
     not_linear: Option<NotLinear>,
 }
 
 impl Pass {
     fn over(spool: &Path, auditor: Auditor, asked: Asked) -> Answer<Self> {
-        let mut pass = Pass { auditor, asked, session: None, refused: None, not_linear: None };
+        let mut pass =
+            Pass { auditor, asked, session: None, last: Seq::ZERO, refused: None, not_linear: None };
         match for_each(spool, &mut pass) {
             Ok(()) => Ok(pass),
             Err(Stop::File(reject)) => {
@@ -170,8 +180,16 @@ impl Taker for Pass {
             Item::Control(control) => self.auditor.control(Arc::clone(control.bytes())),
             Item::Entry(entry, payload) => {
                 self.session.get_or_insert(entry.value().session(entry.cid()));
+                self.last = entry.value().seq();
                 let payload = payload.filter(|_| self.asked.payloads == PayloadUse::Present);
                 self.auditor.entry(Arc::clone(entry.bytes()), payload)
+            }
+            Item::Config(of, block) => {
+                let named = EntryCid::of(block.bytes());
+                if let Err(reject) = ConfigBlock::check(named, block.bytes()) {
+                    self.auditor.refused(Some(of), Some(self.last), reject);
+                }
+                Ok(())
             }
             Item::Block(_) => Ok(()),
         };

@@ -154,15 +154,25 @@ impl Default for SessionReader {
 }
 
 impl SessionReader {
-    /// A reader at the start of a file.
+    /// A reader at the start of a session's file.
     #[must_use]
     pub fn new() -> Self {
+        SessionReader::of_shape(Shape::Session)
+    }
+
+    /// A reader at the start of a proof of one entry.
+    #[must_use]
+    pub fn of_proof() -> Self {
+        SessionReader::of_shape(Shape::Proof)
+    }
+
+    fn of_shape(shape: Shape) -> Self {
         SessionReader {
             car: CarReader::new(CidForms::V1),
             root: None,
             genesis: None,
             root_seen: false,
-            shape: Shape::Session,
+            shape,
             stage: Stage::Genesis,
             last: None,
             seen: BTreeSet::new(),
@@ -185,7 +195,7 @@ impl SessionReader {
     /// The next block and what it is; none when more bytes are needed. After an error it is the same error for ever.
     ///
     /// # Errors
-    /// In a `Some`: as [`CarReader::next`]; `E_CAR_ROOT` unless there is one root, an entry's CID, and no later seq after it;
+    /// In a `Some`: as [`CarReader::next`]; `E_CAR_ROOT` unless there is one root, an entry's CID, and a proof begins with it;
     /// `E_CAR_ORDER` for a block in the wrong place or that nothing names; `E_CAR_DUP` for one that stood before; what an
     /// entry or control blob is refused for when it is read.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends is done; this one may go on")]
@@ -299,7 +309,9 @@ impl SessionReader {
             }
         };
         match before {
-            None if is_root && seq > Seq::ZERO.next() => self.shape = Shape::Proof,
+            None if self.shape == Shape::Proof && !is_root => {
+                return Err(Reject::new(Code::CarRoot, "a proof begins with its root"));
+            }
             None => {}
             Some((cid, _)) if cid == entry.cid() => {
                 return Err(Reject::new(Code::CarDup, format!("{} stands twice", cid.short())));
@@ -319,9 +331,6 @@ impl SessionReader {
     fn check_order(&self, last: (EntryCid, Seq), next: (EntryCid, Seq)) -> Result<(), Reject> {
         let ((last_cid, last), (cid, seq)) = (last, next);
         match self.shape {
-            Shape::Session if self.root_seen && seq > last => {
-                Err(Reject::new(Code::CarRoot, format!("entry {seq} stands after the root, entry {last}")))
-            }
             Shape::Session if (seq, cid) <= (last, last_cid) => {
                 Err(order(format!("entry {seq} ({}) stands after entry {last}", cid.short())))
             }

@@ -105,7 +105,7 @@ impl Controls {
         capability.grant()
     }
 
-    /// The tombstone by which `owner` revoked the capability, if there is one.
+    /// The tombstone by which `owner` revoked the capability, if there is one; of several the one of the lowest hash.
     #[must_use]
     pub fn revoked_by(&self, cited: &Cid, owner: Principal) -> Option<BlobHash> {
         let (sha256, held) = self.held(cited)?;
@@ -113,7 +113,7 @@ impl Controls {
             Cid::from_parts(Codec::DagCbor, HashKind::Sha256, sha256),
             Cid::from_parts(Codec::DagCbor, HashKind::Blake2b256, held.blake2b),
         ];
-        names.iter().find_map(|name| self.revoked.get(&(owner, *name)).copied())
+        names.iter().filter_map(|name| self.revoked.get(&(owner, *name)).copied()).min()
     }
 
     /// sha2-256 of the capability that a CID of either kind names, if it is held.

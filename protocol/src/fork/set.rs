@@ -1,6 +1,6 @@
 //! A set of signed blobs of one session, and what is *in* it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::controls::{BlobHash, Controls, Inserted};
 use super::rules::{self, Linked, Opening, Position, SessionFacts, Standing};
@@ -11,15 +11,15 @@ use crate::block::Signed;
 use crate::code::{Code, Reject};
 use crate::control::Control;
 use crate::entry::Entry;
-use crate::id::{EntryCid, SessionId};
+use crate::id::{EntryCid, Seq, SessionId};
 
 /// Signed blobs of one session, in any order. The caller bounds how many it puts in.
 #[derive(Clone, Debug)]
 pub struct Set {
     session: SessionId,
     entries: BTreeMap<EntryCid, Skeleton>,
-    /// Entries of other sessions that were put in: kept to name what links them, never judged.
-    foreign: BTreeSet<EntryCid>,
+    /// Entries of other sessions that were put in, with their seq: kept to name them and what links them, never judged.
+    foreign: BTreeMap<EntryCid, Seq>,
     controls: Controls,
 }
 
@@ -33,7 +33,7 @@ impl Set {
     /// A set that holds control blobs already.
     #[must_use]
     pub fn with_controls(session: SessionId, controls: Controls) -> Self {
-        Set { session, entries: BTreeMap::new(), foreign: BTreeSet::new(), controls }
+        Set { session, entries: BTreeMap::new(), foreign: BTreeMap::new(), controls }
     }
 
     /// The session.
@@ -52,7 +52,7 @@ impl Set {
         let known = if skeleton.session == self.session {
             self.entries.insert(skeleton.cid, skeleton).is_some()
         } else {
-            !self.foreign.insert(skeleton.cid)
+            self.foreign.insert(skeleton.cid, skeleton.seq()).is_some()
         };
         if known { Inserted::Known } else { Inserted::New }
     }
@@ -187,7 +187,7 @@ impl<'a> Judged<'a> {
     }
 
     fn missing_prev(&self, prev: EntryCid) -> Reject {
-        if self.set.foreign.contains(&prev) {
+        if self.set.foreign.contains_key(&prev) {
             Reject::new(Code::SessionMismatch, format!("prev {} is of another session", prev.short()))
         } else if self.set.controls.holds(prev.digest()) {
             Reject::new(Code::PrevType, format!("prev {} is a control blob", prev.short()))
@@ -277,6 +277,16 @@ impl<'a> Judged<'a> {
         self.problems.iter().map(|(cid, reject)| (*cid, reject))
     }
 
+    /// Entries of other sessions that were put in, with the seq that each claims; ascending by CID.
+    pub fn foreign(&self) -> impl Iterator<Item = (EntryCid, Seq, Reject)> + '_ {
+        self.set.foreign.iter().map(|(cid, seq)| (*cid, *seq, self.not_of_the_session()))
+    }
+
+    fn not_of_the_session(&self) -> Reject {
+        let what = format!("it is of another session than {}", self.set.session.short());
+        Reject::new(Code::SessionMismatch, what)
+    }
+
     /// The skeleton of an entry of the session that is held, in or not.
     #[must_use]
     pub fn skeleton(&self, cid: EntryCid) -> Option<&'a Skeleton> {
@@ -308,12 +318,8 @@ impl<'a> Judged<'a> {
     /// Why an entry that was put in is not in; none when it is, or was not put in.
     #[must_use]
     pub fn explain(&self, cid: EntryCid) -> Option<Reject> {
-        if self.set.foreign.contains(&cid) {
-            let session = self.set.session.short();
-            return Some(Reject::new(
-                Code::SessionMismatch,
-                format!("it is of another session than {session}"),
-            ));
+        if self.set.foreign.contains_key(&cid) {
+            return Some(self.not_of_the_session());
         }
         if let Some(reject) = self.problems.get(&cid) {
             return Some(reject.clone());

@@ -89,10 +89,77 @@ fn pending_entries_leave_it_valid() {
     let report = audit(&session, &[], Some(head));
     assert_eq!((report.verdict, report.pending), (Verdict::Valid, 1));
     assert_eq!(report.checks.head, Check::Pass);
-    // What waits is not the head, whoever says so.
-    let report = audit(&session, &[], Some(session.head().entry.cid()));
+    // A head that waits was told truly: nothing of it is missing, and the holder has not gone on beside it.
+    let waits = session.head().entry.cid();
+    let report = audit(&session, &[], Some(waits));
+    assert_eq!((report.verdict, report.pending), (Verdict::Valid, 1));
+    assert_eq!((checks(&report), report.first_problem), ([Check::Pass; 5], None));
+    assert_eq!(report.valid_through.map(|mark| mark.cid), Some(head));
+    // Once the holder goes on beside it, it is passed.
+    let mut beside = session.at(2).branch("beside");
+    beside.response(&session.server1.clone(), "and so on", &[]);
+    let report = audit(&session, &[beside.head().clone()], Some(waits));
     assert_eq!((report.verdict, report.checks.head), (Verdict::Incomplete, Check::Fail));
     assert_eq!(report.first_problem.map(|problem| problem.reject.code), Some(Code::RefInconsistent));
+}
+
+#[test]
+fn a_head_below_the_one_that_selection_returns_is_not_the_head() {
+    let session = session(2);
+    for below in &session.entries()[..4] {
+        let report = audit(&session, &[], Some(below.entry.cid()));
+        assert_eq!((report.verdict, report.checks.head), (Verdict::Incomplete, Check::Fail));
+        assert_eq!(report.problems, 1);
+        assert_eq!(report.first_problem.map(|problem| problem.reject.code), Some(Code::RefInconsistent));
+    }
+    // A tail explains it: that verdict says more.
+    let mut moved = session.clone();
+    moved.handoff(Some(&session.server2.clone()));
+    let mut old = session.clone().branch("late");
+    old.response(&session.server1.clone(), "late", &[]);
+    for told in [old.head(), &session.entries()[2]] {
+        let report = audit(&moved, &[old.head().clone()], Some(told.entry.cid()));
+        assert_eq!((report.verdict, report.checks.head), (Verdict::FencedTail, Check::Fail));
+        assert_eq!(report.problems, 0);
+    }
+}
+
+#[test]
+fn an_entry_of_another_session_is_told_and_is_no_gap() {
+    let session = session(2);
+    let other = SessionBuilder::new("another");
+    let mut foreign = session.clone();
+    let owner = session.owner.clone();
+    let (mut entry, payload) = foreign.draft(&owner, Body::Note(Note::Resume), None);
+    entry.place.as_mut().unwrap().genesis = other.session().genesis();
+    foreign.push(&owner, entry, payload).unwrap();
+    for told in [session.head(), foreign.head()] {
+        let report = audit(&session, &[foreign.head().clone()], Some(told.entry.cid()));
+        assert_eq!((report.verdict, report.problems), (Verdict::Corrupt, 1));
+        let problem = report.first_problem.unwrap();
+        assert_eq!((problem.reject.code, problem.seq.map(Seq::get)), (Code::SessionMismatch, Some(5)));
+        assert_eq!(report.checks.chain, Check::Fail);
+    }
+}
+
+#[test]
+fn a_handoff_without_what_it_stands_on_leaves_all_below_it_open() {
+    let mut session = session(2);
+    let grant = session.server1.capability.clone().unwrap();
+    session.tombstone(&grant, Vec::new());
+    // All that the key signed is cut, but the head that is told is held: alone this is a revoked tail.
+    let report = audit(&session, &[], Some(session.head().entry.cid()));
+    assert_eq!((report.verdict, report.problems), (Verdict::RevokedTail, 0));
+    // A later handoff is here, and what it stands on is not.
+    let mut moved = session.clone();
+    let (server1, server2) = (session.server1.clone(), session.server2.clone());
+    moved.response(&server1, "not in the file", &[]);
+    moved.handoff(Some(&server2));
+    let report = audit(&session, &[moved.head().clone()], Some(session.head().entry.cid()));
+    assert_eq!((report.verdict, report.problems), (Verdict::Incomplete, 1));
+    let problem = report.first_problem.unwrap();
+    assert_eq!((problem.reject.code, problem.seq.map(Seq::get)), (Code::Incomplete, Some(6)));
+    assert_eq!(report.checks.head, Check::Unchecked);
 }
 
 #[test]

@@ -44,9 +44,9 @@ enum Told {
     Nothing,
     /// It is the head.
     Head,
-    /// The head descends from it: whoever told it had not seen the rest.
-    BelowHead,
-    /// It is in, and selection does not return it.
+    /// It is valid and waits above the head for the holder to put it in order.
+    Pending,
+    /// It is in, and selection returns another: below it, beside it, or above it by an entry of the holder.
     Elsewhere,
     /// It is not in.
     Out,
@@ -110,7 +110,9 @@ pub(super) fn of_stream(
         told: match (told, outcome.head, seen) {
             (None, ..) => Told::Nothing,
             (Some(told), Some(head), _) if told == head.cid => Told::Head,
-            (Some(_), Some(head), Some(seen)) if seen.seq < head.seq => Told::BelowHead,
+            (Some(_), Some(head), Some(seen)) if head.seq < seen.seq && seen.seq.get() <= valid_end => {
+                Told::Pending
+            }
             (Some(_), _, Some(_)) => Told::Elsewhere,
             (Some(_), _, None) => Told::Out,
         },
@@ -146,13 +148,14 @@ pub(super) fn of_set(set: &Set, told: Option<EntryCid>) -> Findings {
         {
             findings.seqs_below.insert(prev, below);
         }
-        let problem = Problem { cid: Some(cid), seq, reject: reject.clone() };
-        // Once the told head is reached, loose ends elsewhere change nothing about it.
-        let reached = matches!(told, Told::Head | Told::BelowHead | Told::Elsewhere);
-        if !(reached && problem.is_gap()) {
-            findings.problems.push(problem);
-        }
+        findings.problems.push(Problem { cid: Some(cid), seq, reject: reject.clone() });
     }
+    let foreign = judged.foreign();
+    findings.problems.extend(foreign.map(|(cid, seq, reject)| Problem {
+        cid: Some(cid),
+        seq: Some(seq),
+        reject,
+    }));
     findings.evidence = selection.evidence;
     findings
 }
@@ -161,7 +164,7 @@ fn told_place(judged: &Judged<'_>, selection: &Selection, told: EntryCid) -> Tol
     match selection.head {
         _ if judged.position(told).is_none() => Told::Out,
         Some(head) if head.cid == told => Told::Head,
-        Some(head) if judged.precedes(told, head.cid) => Told::BelowHead,
+        Some(_) if selection.pending.contains(&told) => Told::Pending,
         Some(_) | None => Told::Elsewhere,
     }
 }
@@ -272,7 +275,7 @@ fn told_problem(findings: &Findings, told: Option<EntryCid>, problems: &[Problem
         Told::Elsewhere if undisputed && findings.tail.is_none() => {
             (Code::RefInconsistent, "selection returns another head than the one told")
         }
-        Told::Nothing | Told::Head | Told::BelowHead | Told::Elsewhere | Told::Out => return None,
+        Told::Nothing | Told::Head | Told::Pending | Told::Elsewhere | Told::Out => return None,
     };
     Some(Problem { cid: told, seq: None, reject: Reject::new(code, what) })
 }
@@ -304,6 +307,7 @@ fn checks(findings: &Findings, counts: &Counts, problems: &[Problem], gap: bool)
         (false, false) => Check::Pass,
     };
     let revoked = findings.state == State::RevokedUnanchored;
+    let inconsistent = problems.iter().any(|problem| problem.reject.code == Code::RefInconsistent);
     Checks {
         hash: check(Layer::Hash, counts.blobs == 0),
         chain: check(Layer::Chain, gap),
@@ -311,9 +315,12 @@ fn checks(findings: &Findings, counts: &Counts, problems: &[Problem], gap: bool)
         authority: if revoked { Check::Fail } else { check(Layer::Authority, gap) },
         head: match findings.told {
             Told::Nothing => Check::Unchecked,
-            Told::Head if matches!(findings.state, State::Ok | State::Sealed) => Check::Pass,
-            Told::Out if gap => Check::Unchecked,
-            Told::Head | Told::BelowHead | Told::Elsewhere | Told::Out => Check::Fail,
+            // That selection returns another head is the only gap that is about the head itself.
+            _ if inconsistent => Check::Fail,
+            // What is missing may decide.
+            _ if gap => Check::Unchecked,
+            Told::Head | Told::Pending if matches!(findings.state, State::Ok | State::Sealed) => Check::Pass,
+            Told::Head | Told::Pending | Told::Elsewhere | Told::Out => Check::Fail,
         },
     }
 }

@@ -98,7 +98,14 @@ impl Chain {
 }
 
 fn read_session(bytes: &[u8], step: usize) -> Result<(Vec<SessionItem>, SessionCar), Reject> {
-    let mut reader = SessionReader::new();
+    read_with(SessionReader::new(), bytes, step)
+}
+
+fn read_with(
+    mut reader: SessionReader,
+    bytes: &[u8],
+    step: usize,
+) -> Result<(Vec<SessionItem>, SessionCar), Reject> {
     let mut items = Vec::new();
     for chunk in bytes.chunks(step) {
         reader.push(chunk);
@@ -270,7 +277,8 @@ fn check_order(car: &[u8], faults: &mut Faults) {
     let entries = blocks.iter().filter(|block| Decoded::<Entry>::decode(block.bytes().clone()).is_ok());
     let entry_39 = entries.rev().nth(1).unwrap().cid();
     let early_root = write_car(&[entry_39], &blocks);
-    faults.equal("an entry after the root", session_code(&early_root), Err(Code::CarRoot));
+    // The root is a claim; what stands above it is for the verifier.
+    faults.equal("an entry after the root", session_code(&early_root), Ok(()));
     faults.equal("no root", session_code(&write_car(&[], &blocks)), Err(Code::CarRoot));
     let twice = [roots[0], roots[0]];
     faults.equal("two roots", session_code(&write_car(&twice, &blocks)), Err(Code::CarRoot));
@@ -293,7 +301,8 @@ fn check_proof(chain: &Chain, faults: &mut Faults) {
         writer.payload(&mut out, path[path.len() - 1].payload.as_deref().unwrap());
         out
     };
-    let (items, end) = read_session(&write(&path), 500).unwrap();
+    let read = |path: &[&Link]| read_with(SessionReader::of_proof(), &write(path), 500);
+    let (items, end) = read(&path).unwrap();
     faults.equal("proof shape", (end.shape, end.root_seen), (Shape::Proof, true));
     faults.equal("proof items", items.len(), 1 + 8 + path.len() + 1);
     let last = items.last().unwrap();
@@ -301,7 +310,10 @@ fn check_proof(chain: &Chain, faults: &mut Faults) {
     faults.equal("payload of 7", of_7, true);
     let mut climbing = path.clone();
     climbing.swap(1, 2);
-    faults.equal("a path that climbs", session_code(&write(&climbing)), Err(Code::CarOrder));
+    let code = |path: &[&Link]| read(path).map(|_| ()).map_err(|reject| reject.code);
+    faults.equal("a path that climbs", code(&climbing), Err(Code::CarOrder));
+    faults.equal("a path that begins below the root", code(&path[1..]), Err(Code::CarRoot));
+    faults.equal("a proof as a session", session_code(&write(&path)), Err(Code::CarOrder));
 }
 
 /// One changed byte anywhere is refused: hashes cover what lengths and CIDs do not.

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use throughline_protocol::id::EntryCid;
+
 use super::{Fetched, Transfer, Use, Wanted};
 use crate::api::error::Answer;
 use crate::core::{Node, PayloadUse};
@@ -14,7 +16,7 @@ pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) ->
         Some(report) => report::verify(report, "peers"),
         None => {
             // Its signatures were checked when it was adopted; `verify` checks them again.
-            let told = Some(fetched.told.cid);
+            let told = told_to(node, fetched)?;
             report::verify(&node.review(fetched.session, PayloadUse::Present, told)?, "peers")
         }
     };
@@ -36,6 +38,16 @@ pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) ->
     }
     answer["missingBlocks"] = fetched.missing_blocks.into();
     Ok(answer)
+}
+
+/// The head that what is held is judged against. Peers that are behind tell one that this node has gone on from: that says nothing
+/// about its own, so the head stays unchecked.
+fn told_to(node: &Node, fetched: &Fetched) -> Answer<Option<EntryCid>> {
+    let (reader, told) = (node.reader()?, fetched.told);
+    let head = reader.session(fetched.session)?.and_then(|row| row.summary.head);
+    let is_behind = head.is_some_and(|head| told.seq < head.seq)
+        && reader.entry_at(fetched.session, told.seq)?.is_some_and(|stored| stored.cid == told.cid);
+    Ok(Some(told.cid).filter(|_| !is_behind))
 }
 
 fn transfer(transfer: &Transfer) -> Value {

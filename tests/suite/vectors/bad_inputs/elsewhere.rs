@@ -47,8 +47,8 @@ pub(super) const SHOWN: &[(&str, &[&str])] = &[
     (
         "ST02",
         &[
-            "a_disk_that_fails_at_any_call_loses_nothing_acknowledged",
-            "a_failed_fsync_of_a_payload_file_ends_writing",
+            "a_write_that_fails_at_any_call_loses_nothing_and_reading_goes_on",
+            "a_power_cut_before_any_call_loses_nothing_acknowledged",
         ],
     ),
     (

@@ -1,0 +1,138 @@
+//! The two verifiers over the same files: `throughline verify` and `verify/`, which was written from `docs/PROTOCOL.md` alone. Their
+//! reports are the same, field by field, or one of them is wrong.
+//!
+//! Where there is no `node`, or `npm ci` was not run in `verify/`, only the verdicts of the Rust verifier are tested.
+
+mod cases;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::journeys::{fixtures, lab};
+use crate::vectors::bad_input_files;
+use cases::Case;
+
+/// What the JavaScript verifier reports of each file; none where it cannot run.
+fn javascript(files: &[&[u8]]) -> Result<Option<Vec<Value>>> {
+    let home = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../verify");
+    let is_here = Command::new("node").arg("--version").output().is_ok_and(|node| node.status.success());
+    if !is_here || !home.join("node_modules").is_dir() {
+        println!("no node, or no packages in verify/: the JavaScript verifier was not run");
+        return Ok(None);
+    }
+    let mut differ = Command::new("node")
+        .arg(home.join("bin/differ.mjs"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut records = Vec::new();
+    for file in files {
+        records.push(b'r');
+        records.extend(u32::try_from(file.len())?.to_be_bytes());
+        records.extend_from_slice(file);
+    }
+    let mut input = differ.stdin.take().context("a pipe")?;
+    let writing = std::thread::spawn(move || input.write_all(&records));
+    let output = differ.wait_with_output()?;
+    writing.join().ok().context("the writer ends")??;
+    ensure!(output.status.success(), "differ: {}", output.status);
+    let lines = String::from_utf8(output.stdout)?;
+    let reports = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    ensure!(reports.len() == files.len(), "{} answers of {}", reports.len(), files.len());
+    Ok(Some(reports))
+}
+
+fn rust(dir: &Path, file: &[u8]) -> Result<Value> {
+    let car = dir.join("input.car");
+    std::fs::write(&car, file)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throughline-under-test"));
+    command.env_clear().env("HOME", dir).args(["--no-input", "verify", "--json"]).arg(&car);
+    Ok(serde_json::from_slice(&command.output()?.stdout)?)
+}
+
+/// A report without what only one program can say: how long it took, who it is, its own words for a refusal.
+fn comparable(report: &Value) -> BTreeMap<String, Value> {
+    let fields = report.as_object().cloned().unwrap_or_default();
+    let mut fields: BTreeMap<String, Value> = fields.into_iter().collect();
+    fields.remove("elapsedMs");
+    fields.remove("verifier");
+    if let Some(Value::Object(problem)) = fields.get_mut("firstProblem") {
+        problem.remove("detail");
+    }
+    fields
+}
+
+/// How two reports of one file differ, a line for each field.
+fn differences(name: &str, rust: &Value, javascript: &Value) -> Vec<String> {
+    if rust["kind"] == "error" {
+        // No session's file at all: an error of the command, a corrupt file for the library.
+        let (one, other) = (&rust["error"]["code"], &javascript["firstProblem"]["code"]);
+        let same = one == other && javascript["verdict"] == "corrupt";
+        return if same { Vec::new() } else { vec![format!("{name}: {one}, in JavaScript {javascript}")] };
+    }
+    let (one, other) = (comparable(rust), comparable(javascript));
+    let keys = one.keys().chain(other.keys().filter(|key| !one.contains_key(*key)));
+    keys.filter(|key| one.get(*key) != other.get(*key))
+        .map(|key| format!("{name}: {key}: {:?}, in JavaScript {:?}", one.get(key), other.get(key)))
+        .collect()
+}
+
+/// Compares the two over named files; the reports of the Rust verifier.
+fn agree(files: &[(String, Vec<u8>)]) -> Result<Vec<Value>> {
+    let lab = lab()?;
+    let ours = files.iter().map(|(_, file)| rust(lab.dir(), file)).collect::<Result<Vec<_>>>()?;
+    let bytes: Vec<&[u8]> = files.iter().map(|(_, file)| &file[..]).collect();
+    if let Some(theirs) = javascript(&bytes)? {
+        println!("{} files, read by both verifiers", files.len());
+        let pairs = files.iter().zip(ours.iter().zip(&theirs));
+        let faults: Vec<String> =
+            pairs.flat_map(|((name, _), (one, other))| differences(name, one, other)).collect();
+        ensure!(faults.is_empty(), "{} differences\n{}", faults.len(), faults.join("\n"));
+    }
+    Ok(ours)
+}
+
+#[test]
+fn every_case_has_its_verdict_in_both() -> Result<()> {
+    let cases = cases::all();
+    let files: Vec<(String, Vec<u8>)> =
+        cases.iter().map(|case| (case.name.to_owned(), case.car.clone())).collect();
+    let reports = agree(&files)?;
+    for (Case { name, verdict, code, head, .. }, report) in cases.iter().zip(&reports) {
+        let told = (&report["verdict"], &report["firstProblem"]["code"], &report["checks"]["head"]["result"]);
+        let expected = (&Value::from(*verdict), &Value::from(*code), &Value::from(*head));
+        assert_eq!(told, expected, "{name}: {report:#}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_bad_input_is_reported_alike() -> Result<()> {
+    let inputs = bad_input_files();
+    let files: Vec<(String, Vec<u8>)> = inputs.into_iter().map(|input| (input.name, input.file)).collect();
+    agree(&files).map(|_| ())
+}
+
+#[test]
+fn fixtures_are_reported_alike_whole_cut_and_changed() -> Result<()> {
+    let mut files = Vec::new();
+    for fixture in fixtures::all() {
+        let car = fixture.car;
+        let cuts = (0..car.len())
+            .step_by(401)
+            .map(|at| (format!("{} cut at {at}", fixture.name), car[..at].to_vec()));
+        files.extend(cuts);
+        for at in (0..car.len()).step_by(97) {
+            let mut changed = car.clone();
+            changed[at] ^= 1 << (at % 8);
+            files.push((format!("{} changed at {at}", fixture.name), changed));
+        }
+        files.push((fixture.name.to_owned(), car));
+    }
+    agree(&files).map(|_| ())
+}
