@@ -100,6 +100,19 @@ impl<T: SignedBlob> Decoded<T> {
         Ok(Decoded { value, bytes, cid, signature })
     }
 
+    /// The blob that `bytes` become with `signature` at `offset`, where they had zeros when `value` was read from them.
+    /// Reading takes any 64 bytes there, so it need not be done again.
+    pub(crate) fn filled(
+        value: T,
+        offset: usize,
+        mut bytes: Vec<u8>,
+        signature: [u8; SIGNATURE_BYTES],
+    ) -> Self {
+        bytes[offset..offset + SIGNATURE_BYTES].copy_from_slice(&signature);
+        let cid = EntryCid::of(&bytes);
+        Decoded { value, bytes: bytes.into(), cid, signature: SignatureField { offset, signature } }
+    }
+
     /// Checks the key and the signature.
     ///
     /// # Errors

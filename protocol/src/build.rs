@@ -1,8 +1,8 @@
 //! Making signed blobs: the one way bytes of ours come to be. `docs/PROTOCOL.md` §Signatures.
 //!
-//! A value is written with a zeroed signature, signed, and the signature put in its place; then the bytes go down the
-//! same line as bytes from a peer. So what this program writes is what it would accept, and an append that a verifier
-//! would refuse fails here, before anything is stored.
+//! A value is written with a zeroed signature and read back as bytes from a peer are; it is the value that was read that goes
+//! on. Then the bytes are signed, the signature is put in its place, and verified. So what this program writes is what it
+//! would accept, and an append that a verifier would refuse fails here, before anything is stored.
 //!
 //! It never signs for another key, and never writes a blob that a stock Seed daemon would take for one of Seed's
 //! types: the daemon searches raw bytes for the type, at any depth, and one such blob fails a whole batch there.
@@ -44,18 +44,21 @@ pub fn sign<T: Writable>(value: T, key: &SigningKey) -> Result<Signed<T>, Reject
         let what = format!("expected a blob by {}, got {}", key.principal().short(), value.signer().short());
         return Err(Reject::new(Code::Internal, what));
     }
-    let mut bytes = value.write(&[0; SIGNATURE_BYTES]);
-    let (_, field) = T::read(&bytes)?;
+    let bytes = value.write(&[0; SIGNATURE_BYTES]);
+    let (value, field) = T::read(&bytes)?;
     refuse_seed_lookalike(&bytes)?;
     let signature = key.sign(&bytes);
-    bytes[field.offset..field.offset + SIGNATURE_BYTES].copy_from_slice(&signature);
-    Decoded::decode(bytes)?.verify(&mut VerifyingKeys::of_signer(key))
+    Decoded::filled(value, field.offset, bytes, signature).verify(&mut VerifyingKeys::of_signer(key))
 }
 
 /// Refuses bytes in which a stock daemon would find a Seed type other than the blob's own.
 fn refuse_seed_lookalike(bytes: &[u8]) -> Result<(), Reject> {
+    let mut found = seed_types_within(bytes).peekable();
+    if found.peek().is_none() {
+        return Ok(());
+    }
     let own = own_type_offset(bytes);
-    match seed_types_within(bytes).find(|(offset, _)| Some(*offset) != own) {
+    match found.find(|(offset, _)| Some(*offset) != own) {
         None => Ok(()),
         Some((offset, name)) => Err(Reject::new(
             Code::SchemaText,

@@ -4,6 +4,7 @@
 //! writes: the base is still the tip, no later epoch is known, the session is not frozen or handed over, the sign guard allows
 //! what was signed here, and the idempotency key is unused. A refusal leaves nothing.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -119,10 +120,12 @@ impl Step for Adopt {
     type Plan = AdoptPlan;
 
     fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, AdoptError> {
+        // Here, not on the writer's thread: callers have more of them.
+        let _ = self.segment.after_bytes();
         Ok(put_large_payloads(files, self.segment.entries())?)
     }
 
-    fn check(&self, view: &View<'_>) -> Result<AdoptPlan, AdoptError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<AdoptPlan, AdoptError> {
         if let Some(result) = kept_answer(view, &self.options)? {
             return Ok(AdoptPlan::Replay(result));
         }
@@ -138,13 +141,13 @@ impl Step for Adopt {
         Ok(held.map_or(AdoptPlan::Create, |row| AdoptPlan::Extend(Box::new(row))))
     }
 
-    fn write(self, plan: AdoptPlan, changes: &Changes<'_>) -> Result<Adopted, StoreError> {
+    fn write(self, plan: AdoptPlan, changes: &Changes<'_, '_>) -> Result<Adopted, StoreError> {
         let mut row = match plan {
             AdoptPlan::Replay(result) => return Ok(Adopted::Replayed { result }),
             AdoptPlan::Extend(row) => *row,
             AdoptPlan::Create => create(changes, &self.segment, self.options.at)?,
         };
-        append(changes, &mut row, self.segment.entries(), self.segment.after(), self.options.at)?;
+        append(changes, &mut row, self.segment.entries(), self.segment.after_bytes(), self.options.at)?;
         let tip = row.tip;
         guard::put(changes, &self.segment, self.options.guard)?;
         finish(changes, row, self.options)?;
@@ -153,7 +156,7 @@ impl Step for Adopt {
 }
 
 /// The answer that was kept for the same request, if it was adopted before.
-fn kept_answer(view: &View<'_>, options: &AdoptOptions) -> Result<Option<Vec<u8>>, AdoptError> {
+fn kept_answer(view: &View<'_, '_>, options: &AdoptOptions) -> Result<Option<Vec<u8>>, AdoptError> {
     let Some(wanted) = &options.idempotency else { return Ok(None) };
     match idempotency::look(view.txn, &wanted.scope, &wanted.key, &wanted.request)? {
         Used::Never => Ok(None),
@@ -192,7 +195,7 @@ fn check_fence(segment: &VerifiedSegment, row: &SessionRow, usage: GuardUse) -> 
 }
 
 /// No entry may stand on a main chain already: the base was the tip, so only a damaged index says otherwise.
-fn check_not_main(view: &View<'_>, entries: &[VerifiedEntry]) -> Result<(), StoreError> {
+fn check_not_main(view: &View<'_, '_>, entries: &[VerifiedEntry]) -> Result<(), StoreError> {
     for entry in entries {
         let cid = entry.signed().cid();
         if index::find(view.txn, cid)?.is_some_and(|place| place.lane == Lane::Main) {
@@ -211,7 +214,7 @@ fn put_large_payloads(files: &Arc<Files>, entries: &[VerifiedEntry]) -> Result<V
 
 /// Gives a new session its number and row. Its tip is set by [`append`].
 fn create(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     segment: &VerifiedSegment,
     at: UnixMillis,
 ) -> Result<SessionRow, StoreError> {
@@ -239,13 +242,13 @@ fn create(
 
 /// Writes entries after the tip of `row`, and the verifier's state after them.
 fn append(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     row: &mut SessionRow,
     entries: &[VerifiedEntry],
-    after: &ChainState,
+    after: &[u8],
     at: UnixMillis,
 ) -> Result<(), StoreError> {
-    changes.put(tables::CHAIN_STATES, row.number, after.to_bytes().as_slice())?;
+    changes.put(tables::CHAIN_STATES, row.number, after)?;
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
     let mut added_bytes = 0;
     for entry in entries {
@@ -269,7 +272,7 @@ fn append(
 }
 
 /// Writes one entry and its payload; returns the entry's bytes.
-fn put_entry(changes: &Changes<'_>, session: u64, entry: &VerifiedEntry) -> Result<u64, StoreError> {
+fn put_entry(changes: &Changes<'_, '_>, session: u64, entry: &VerifiedEntry) -> Result<u64, StoreError> {
     let signed = entry.signed();
     let (cid, seq) = (signed.cid(), signed.value().seq());
     let payload = signed.value().payload.map(|payload| payload.cid);
@@ -282,19 +285,20 @@ fn put_entry(changes: &Changes<'_>, session: u64, entry: &VerifiedEntry) -> Resu
     let place = Place { session, seq, lane: Lane::Main };
     changes.put(tables::INDEX, cid.digest(), place.to_row())?;
     if let Some(payload) = payload {
-        payloads::link(changes, payload.digest(), session, seq)?;
-        if let Some(bytes) = entry.payload()
-            && !payloads::is_refused(changes.txn, payload.digest())?
-        {
-            let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
-            payloads::put(changes, payload.digest(), size_of(bytes), inline, 0)?;
+        let digest = payload.digest();
+        match entry.payload() {
+            Some(bytes) if !payloads::is_refused(changes.txn, digest)? => {
+                let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
+                payloads::put(changes, digest, size_of(bytes), inline, 0, Some((session, seq.get())))?;
+            }
+            Some(_) | None => payloads::link_payload(changes, digest, session, seq)?,
         }
     }
     Ok(size_of(signed.bytes()))
 }
 
 /// Writes the rest of what goes with a segment, and the session's row.
-fn finish(changes: &Changes<'_>, mut row: SessionRow, options: AdoptOptions) -> Result<(), StoreError> {
+fn finish(changes: &Changes<'_, '_>, mut row: SessionRow, options: AdoptOptions) -> Result<(), StoreError> {
     let at = options.at;
     control::put_all(changes, &options.controls, at)?;
     for (seq, digest) in &options.links {
@@ -365,6 +369,13 @@ impl NewTail {
         }
     }
 
+    fn after_bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            NewTail::Segment(segment) => segment.after_bytes().into(),
+            NewTail::Cut(state) => state.to_bytes().into(),
+        }
+    }
+
     fn session(&self) -> SessionId {
         self.after().session()
     }
@@ -383,7 +394,7 @@ enum Tail {
 }
 
 impl ReplaceTail {
-    fn leaving(&self, view: &View<'_>, row: &SessionRow) -> Result<Vec<(EntryCid, SideRow)>, StoreError> {
+    fn leaving(&self, view: &View<'_, '_>, row: &SessionRow) -> Result<Vec<(EntryCid, SideRow)>, StoreError> {
         use crate::source::Source as _;
         use redb::ReadableTable as _;
         let table = view.txn.table(tables::ENTRIES)?;
@@ -400,7 +411,7 @@ impl ReplaceTail {
         Ok(leaving)
     }
 
-    fn check_marks(&self, view: &View<'_>, row: &SessionRow) -> Result<(), AdoptError> {
+    fn check_marks(&self, view: &View<'_, '_>, row: &SessionRow) -> Result<(), AdoptError> {
         let moved = || AdoptError::HeadMoved { tip: Some(row.tip) };
         let keep = self.keep_through;
         let place = index::find(view.txn, keep.cid)?;
@@ -438,7 +449,7 @@ impl Step for ReplaceTail {
         }
     }
 
-    fn check(&self, view: &View<'_>) -> Result<TailPlan, AdoptError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<TailPlan, AdoptError> {
         if let Some(result) = kept_answer(view, &self.options)? {
             return Ok(TailPlan(Tail::Replay(result)));
         }
@@ -453,7 +464,7 @@ impl Step for ReplaceTail {
         Ok(TailPlan(Tail::Replace(Box::new(row), leaving)))
     }
 
-    fn write(self, plan: TailPlan, changes: &Changes<'_>) -> Result<Adopted, StoreError> {
+    fn write(self, plan: TailPlan, changes: &Changes<'_, '_>) -> Result<Adopted, StoreError> {
         let (mut row, leaving) = match plan.0 {
             Tail::Replay(result) => return Ok(Adopted::Replayed { result }),
             Tail::Replace(row, leaving) => (*row, leaving),
@@ -470,7 +481,7 @@ impl Step for ReplaceTail {
         let entries = size_of_list(&leaving);
         let cut = Change::Cut { session: self.session, keep_through: self.keep_through.seq, entries };
         events::write(changes, self.options.at, &cut)?;
-        append(changes, &mut row, self.tail.entries(), self.tail.after(), self.options.at)?;
+        append(changes, &mut row, self.tail.entries(), &self.tail.after_bytes(), self.options.at)?;
         if let NewTail::Segment(segment) = &self.tail {
             guard::put(changes, segment, self.options.guard)?;
         }

@@ -64,7 +64,7 @@ pub(crate) fn check(control: &Signed<Control>) -> Result<(), Reject> {
 
 /// Files blobs, each once; says which were new.
 pub(crate) fn put_all(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     controls: &[Signed<Control>],
     at: UnixMillis,
 ) -> Result<Vec<Stored>, StoreError> {
@@ -93,7 +93,7 @@ pub(crate) fn put_all(
 
 /// Files a blob; once is enough. Adds an owner whose digest is another one now.
 fn put(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     control: &Signed<Control>,
     at: UnixMillis,
     owners: &mut BTreeSet<Principal>,
@@ -221,12 +221,12 @@ impl Step for PutControls {
         if revokes { Urgency::Urgent } else { Urgency::Ordinary }
     }
 
-    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
         self.controls.iter().try_for_each(check).map_err(StoreError::Refused)?;
         control_quota::check(view.txn, &self.controls)
     }
 
-    fn write(self, (): (), changes: &Changes<'_>) -> Result<Vec<Stored>, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<Vec<Stored>, StoreError> {
         put_all(changes, &self.controls, self.at)
     }
 }

@@ -10,16 +10,22 @@
 //!   a power cut, and its place be signed again. The file is opened beneath a layer that keeps writes in memory, with the
 //!   header as the last fsync that succeeded left it, which names the last acknowledged commit or the one before the
 //!   failed step.
+//!
+//! A handle that is replaced writes nothing any more: redb would make durable, as it closes, what was only committed in
+//! memory and may never have been acknowledged. What was acknowledged since the last durable commit is in the journal, and
+//! is applied to the new handle ([`crate::journal::Journal::replay`]).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{Database, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
+use redb::{Database, Durability, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::source::Snapshot;
 
 /// Bytes of the file that redb writes in place: its header. Everything else is written where nothing is named yet.
 const HEADER_BYTES: usize = 4_096;
@@ -33,7 +39,14 @@ pub(crate) struct Db {
     path: PathBuf,
     cache_bytes: usize,
     header: Arc<Mutex<Header>>,
-    now: RwLock<Option<Arc<Database>>>,
+    now: RwLock<Option<Handle>>,
+}
+
+/// A handle, and whether its file is cut off from it.
+#[derive(Clone, Debug)]
+struct Handle {
+    database: Arc<Database>,
+    is_severed: Arc<AtomicBool>,
 }
 
 /// The header of the file: as it was written last, and as the last fsync left it. Empty until it is known.
@@ -57,19 +70,19 @@ impl Db {
     pub(crate) fn open(disk: Arc<dyn Disk>, path: &Path, cache_bytes: usize) -> Result<Self, StoreError> {
         let db =
             Db { disk, path: path.to_owned(), cache_bytes, header: Arc::default(), now: RwLock::new(None) };
-        let database = db.handle(Again::ToWrite)?;
-        *db.slot() = Some(Arc::new(database));
+        let handle = db.handle(Again::ToWrite)?;
+        *db.slot() = Some(handle);
         Ok(db)
     }
 
-    fn slot(&self) -> std::sync::RwLockWriteGuard<'_, Option<Arc<Database>>> {
+    fn slot(&self) -> std::sync::RwLockWriteGuard<'_, Option<Handle>> {
         // Only ever replaced as a whole.
         self.now.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn current(&self) -> Result<Arc<Database>, StoreError> {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-        now.clone().ok_or(StoreError::Closed)
+        now.as_ref().map(|handle| Arc::clone(&handle.database)).ok_or(StoreError::Closed)
     }
 
     /// A snapshot of the newest commit.
@@ -78,35 +91,44 @@ impl Db {
         guarded(|| Ok(database.begin_read()?))
     }
 
-    /// The next transaction that writes.
+    /// The next transaction that writes: committed in memory, or durably by [`commit_durably`].
     pub(crate) fn begin_write(&self) -> Result<WriteTransaction, StoreError> {
-        let mut txn = self.current()?.begin_write()?;
-        txn.set_quick_repair(true);
-        Ok(txn)
+        let database = self.current()?;
+        guarded(|| Ok(database.begin_write()?))
+    }
+
+    /// Cuts the file off from the handle: what was only committed in memory stays there and goes with it.
+    pub(crate) fn sever(&self) {
+        if let Some(handle) = &*self.slot() {
+            handle.is_severed.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Replaces the handle. Snapshots of the old one can still read what is cached and fail otherwise.
     pub(crate) fn reopen(&self, again: Again) -> Result<(), StoreError> {
+        self.sever();
         let mut slot = self.slot();
-        let mut old = slot.take();
+        let mut old = slot.take().map(|handle| handle.database);
         // The old one has to let go of the file first: closing may write. Who begins a snapshot on it is done at once.
         while let Some(database) = old {
             old = Arc::try_unwrap(database).err();
             std::thread::yield_now();
         }
-        *slot = Some(Arc::new(self.handle(again)?));
+        *slot = Some(self.handle(again)?);
         Ok(())
     }
 
-    fn handle(&self, again: Again) -> Result<Database, StoreError> {
+    fn handle(&self, again: Again) -> Result<Handle, StoreError> {
         let file =
             self.disk.database(&self.path).map_err(|error| StoreError::io("opening store.redb", error))?;
         let mut builder = Database::builder();
         builder.set_cache_size(self.cache_bytes);
+        let is_severed = Arc::<AtomicBool>::default();
         guarded(|| {
             let opened = match again {
                 Again::ToWrite => {
-                    builder.create_with_backend(Watched { file, header: Arc::clone(&self.header) })
+                    let (header, is_severed) = (Arc::clone(&self.header), Arc::clone(&is_severed));
+                    builder.create_with_backend(Watched { file, header, is_severed })
                 }
                 Again::ToRead => {
                     let synced = lock(&self.header).synced.clone();
@@ -115,14 +137,15 @@ impl Db {
                     builder.create_with_backend(layer)
                 }
             };
-            opened.map_err(|error| opening(redb::Error::from(error)))
+            let database = opened.map_err(|error| opening(redb::Error::from(error)))?;
+            Ok(Handle { database: Arc::new(database), is_severed: Arc::clone(&is_severed) })
         })
     }
 
     /// Whether every page of a commit is as it was written: redb keeps a checksum of each page beside the reference to it, and
-    /// reads without looking at it. Changes nothing. The commit is that of `_snapshot` or a later one; while the snapshot lives,
-    /// no page of it is written over.
-    pub(crate) fn check_pages(&self, _snapshot: &ReadTransaction) -> Result<bool, StoreError> {
+    /// reads without looking at it. Changes nothing. The commit is that of `_snapshot`, which is a durable one, or a later one;
+    /// while the snapshot lives, no page of it is written over.
+    pub(crate) fn check_pages(&self, _snapshot: &Snapshot) -> Result<bool, StoreError> {
         let header = lock(&self.header).synced.clone();
         let file =
             self.disk.database(&self.path).map_err(|error| StoreError::io("opening store.redb", error))?;
@@ -134,6 +157,18 @@ impl Db {
             Ok(database.check_integrity().map_err(redb::Error::from)?)
         })
     }
+}
+
+/// Commits with everything that was only in memory until now, so that the file opens quickly after a crash.
+pub(crate) fn commit_durably(mut txn: WriteTransaction) -> Result<(), StoreError> {
+    txn.set_quick_repair(true);
+    Ok(txn.commit()?)
+}
+
+/// Commits in memory: a later durable commit takes it along, and without one it is gone.
+pub(crate) fn commit_in_memory(mut txn: WriteTransaction) -> Result<(), StoreError> {
+    txn.set_durability(Durability::None).map_err(redb::Error::from)?;
+    Ok(txn.commit()?)
 }
 
 /// A file that is no database any more is damage, not a failure of the disk.
@@ -161,6 +196,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Watched {
     file: Box<dyn StorageBackend>,
     header: Arc<Mutex<Header>>,
+    is_severed: Arc<AtomicBool>,
+}
+
+impl Watched {
+    fn check(&self) -> io::Result<()> {
+        if self.is_severed.load(Ordering::SeqCst) {
+            return Err(io::Error::other("the database was opened again"));
+        }
+        Ok(())
+    }
 }
 
 impl StorageBackend for Watched {
@@ -173,10 +218,12 @@ impl StorageBackend for Watched {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check()?;
         self.file.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.check()?;
         // Without room as with any other reason: what was written is in doubt.
         self.file.sync_data().map_err(|error| io::Error::other(format!("fsync: {error}")))?;
         let mut header = lock(&self.header);
@@ -185,6 +232,7 @@ impl StorageBackend for Watched {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check()?;
         self.file.write(offset, data)?;
         let Ok(from) = usize::try_from(offset) else { return Ok(()) };
         if from < HEADER_BYTES {

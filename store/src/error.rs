@@ -267,8 +267,8 @@ pub enum OpenError {
         /// What it runs.
         command: String,
     },
-    /// It was written by a newer format, or its VERSION file is not readable.
-    #[error("expected a data directory of format {known} or older, got {found}, written by {written_by}")]
+    /// It was written by another format, or its VERSION file is not readable.
+    #[error("expected a data directory of format {known}, got {found}, written by {written_by}")]
     Version {
         /// The format that was found; 0 if it could not be read.
         found: u32,

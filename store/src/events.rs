@@ -200,7 +200,7 @@ impl Change {
 }
 
 /// Appends an event; returns its id.
-pub(crate) fn write(changes: &Changes<'_>, at: UnixMillis, change: &Change) -> Result<u64, StoreError> {
+pub(crate) fn write(changes: &Changes<'_, '_>, at: UnixMillis, change: &Change) -> Result<u64, StoreError> {
     let id = changes.next_number(meta::NEXT_EVENT)?;
     let row = codec::encode_map(&change.to_map().with("at", at));
     changes.put(tables::EVENTS, id, row.as_slice())?;
@@ -235,21 +235,17 @@ pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<Event
 }
 
 /// Removes the oldest events above `keep`, at most `limit` of them; returns how many.
-pub(crate) fn trim(changes: &Changes<'_>, keep: u64, limit: usize) -> Result<usize, StoreError> {
+pub(crate) fn trim(changes: &Changes<'_, '_>, keep: u64, limit: usize) -> Result<usize, StoreError> {
     let newest = newest(changes.txn)?;
-    let mut table = changes.txn.open_table(tables::EVENTS)?;
-    let mut removed = 0;
-    while removed < limit {
-        let oldest = table.first()?.map(|(id, _)| id.value());
-        match oldest {
-            Some(oldest) if oldest + keep <= newest => {
-                table.remove(oldest)?;
-                removed += 1;
-            }
-            Some(_) | None => break,
-        }
+    let over: Vec<u64> = {
+        let table = changes.txn.table(tables::EVENTS)?;
+        let rows = table.range(..=newest.saturating_sub(keep))?.take(limit);
+        rows.map(|row| Ok(row?.0.value())).collect::<Result<_, StoreError>>()?
+    };
+    for id in &over {
+        changes.remove(tables::EVENTS, *id)?;
     }
-    Ok(removed)
+    Ok(over.len())
 }
 
 /// Writes an event that the node says.
@@ -269,11 +265,11 @@ impl Step for PutNote {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
+    fn check(&self, _view: &View<'_, '_>) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn write(self, (): (), changes: &Changes<'_>) -> Result<u64, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
         write(changes, self.at, &Change::Note { topic: self.topic, data: self.data })
     }
 }

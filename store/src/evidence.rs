@@ -109,7 +109,7 @@ fn list(source: &impl Source, session: SessionId) -> Result<Vec<KeptEvidence>, S
 }
 
 /// Lets the evidence of a session go.
-pub(crate) fn forget(changes: &Changes<'_>, session: SessionId) -> Result<(), StoreError> {
+pub(crate) fn forget(changes: &Changes<'_, '_>, session: SessionId) -> Result<(), StoreError> {
     for kept in list(changes.txn, session)? {
         let key = key_of(&kept.accusation);
         changes.remove(tables::EVIDENCE, (session.genesis().digest(), key.as_slice()))?;
@@ -208,7 +208,7 @@ impl Step for PutEvidence {
     type Error = StoreError;
     type Plan = Option<KeptEvidence>;
 
-    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
         let (session, accusation) = (self.exhibit.session(), self.exhibit.accusation());
         let held = get(view.txn, session, &accusation)?;
         if held.is_some() {
@@ -224,7 +224,7 @@ impl Step for PutEvidence {
         Ok(None)
     }
 
-    fn write(self, held: Self::Plan, changes: &Changes<'_>) -> Result<Put, StoreError> {
+    fn write(self, held: Self::Plan, changes: &Changes<'_, '_>) -> Result<Put, StoreError> {
         let id = *self.exhibit.id().digest();
         let session = self.exhibit.session();
         let put = match &held {
@@ -268,11 +268,11 @@ impl Step for MarkTold {
     type Error = StoreError;
     type Plan = Option<KeptEvidence>;
 
-    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
         Ok(get(view.txn, self.session, &self.accusation)?.filter(|kept| kept.told.is_none()))
     }
 
-    fn write(self, held: Self::Plan, changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, held: Self::Plan, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         let Some(held) = held else { return Ok(()) };
         let key = key_of(&held.accusation);
         let row = KeptEvidence { told: Some(self.at), ..held }.to_bytes();
@@ -294,11 +294,11 @@ impl Step for DropEvidence {
     type Error = StoreError;
     type Plan = Option<KeptEvidence>;
 
-    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
         get(view.txn, self.session, &self.accusation)
     }
 
-    fn write(self, held: Self::Plan, changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, held: Self::Plan, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         let Some(held) = held else { return Ok(()) };
         let key = key_of(&held.accusation);
         changes.remove(tables::EVIDENCE, (self.session.genesis().digest(), key.as_slice()))?;

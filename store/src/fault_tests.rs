@@ -1,7 +1,9 @@
 //! A disk that fails, fills up or writes short, at every call in turn. Nothing acknowledged may be lost, nothing may be half
 //! there, reading goes on, and what cannot be known to be on the disk is neither read nor built on.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::mpsc;
 
 use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
@@ -9,15 +11,27 @@ use throughline_protocol::id::Codec;
 
 use crate::fixture::*;
 use crate::sim_tests::*;
-use crate::testing::{Fault, ModelDisk};
+use crate::testing::{Dice, Fault, ModelDisk};
 use crate::*;
 
-/// Acts that touch everything: rows, payload files, a removal.
-const ACTS: [Act; 8] = [
+/// Acts that touch everything: rows, payload files, a removal; and enough for the journal to begin anew, so that the
+/// database fails as well as the journal.
+const ACTS: [Act; 19] = [
     Act::Append(0),
     Act::Append(0),
     Act::Append(1),
+    Act::Job(1),
+    Act::Job(2),
+    Act::Job(3),
+    Act::Job(4),
+    Act::Job(5),
     Act::Stream(1),
+    Act::Job(6),
+    Act::Job(7),
+    Act::Job(8),
+    Act::Job(9),
+    Act::Job(10),
+    Act::Job(11),
     Act::Put(1),
     Act::Append(0),
     Act::Redact(0),
@@ -225,5 +239,77 @@ fn a_directory_that_a_killed_process_left_is_made_durable_again() {
             Some(block.bytes().to_vec()),
             "{seed}"
         );
+    }
+}
+
+/// Queues jobs without waiting for any, so that batches stand on batches that are not durable yet; returns those that were
+/// acknowledged.
+fn queued(store: &Store, jobs: std::ops::Range<u8>) -> BTreeSet<u8> {
+    let (sender, answers) = mpsc::channel();
+    for id in jobs {
+        let sender = sender.clone();
+        let job = PutJob {
+            kind: "queued".to_owned(),
+            id: vec![id],
+            expect: Expect::Anything,
+            journal: Some(vec![id; 2_000]),
+            at: now(),
+        };
+        let reply =
+            move |outcome: Result<(), StoreError>| sender.send(outcome.is_ok().then_some(id)).unwrap();
+        if let Err(error) = store.submit(job, reply) {
+            assert!(DISK_CODES.contains(&error.code()), "{error}");
+        }
+    }
+    drop(sender);
+    answers.iter().flatten().collect()
+}
+
+fn jobs(store: &Store) -> BTreeSet<u8> {
+    store.reader().unwrap().jobs("queued").unwrap().into_iter().map(|row| row.key[0]).collect()
+}
+
+#[test]
+fn what_stands_on_a_batch_that_failed_is_refused_and_gone() {
+    const JOBS: u8 = 40;
+    for fault in [Fault::Failed, Fault::Full, Fault::ShortFull] {
+        let (mut told, mut went_on) = (0, 0);
+        for calls in 0.. {
+            let home = Home::new();
+            let disk = ModelDisk::new();
+            let store = open(&disk, &home.path()).unwrap();
+            let mut acknowledged = queued(&store, 0..4);
+            disk.fail_write_after(calls, fault);
+            acknowledged.extend(queued(&store, 4..JOBS));
+            let came = disk.heal();
+            let what = format!("{fault:?} after {calls} calls");
+            if acknowledged.len() < usize::from(JOBS) {
+                told += 1;
+                if store.read_only_reason().is_some() {
+                    // Also when it was an fsync that found no room.
+                    assert_eq!(jobs(&store), acknowledged, "{what}");
+                } else {
+                    went_on += 1;
+                    assert!(acknowledged.is_subset(&jobs(&store)), "{what}");
+                    // There is room again, so all of them are taken.
+                    assert_eq!(queued(&store, 0..JOBS).len(), usize::from(JOBS), "{what}");
+                    acknowledged = (0..JOBS).collect();
+                }
+            }
+            let found = store.fsck().unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(found.is_clean(), "{what}: {:?}", found.problems);
+            let cut = disk.after_crash(&mut Dice::new(calls));
+            drop(store);
+            for disk in [disk, cut] {
+                let store = open(&disk, &home.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(acknowledged.is_subset(&jobs(&store)), "{what}");
+                assert!(store.fsck().unwrap().is_clean(), "{what}");
+            }
+            if !came {
+                break;
+            }
+        }
+        assert!(told > 3, "{fault:?}: {told} of the calls were in the way of a job");
+        assert_eq!(went_on == 0, fault == Fault::Failed, "{fault:?}");
     }
 }

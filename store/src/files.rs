@@ -18,6 +18,7 @@ use crate::database::Db;
 use crate::disk::{Disk, NewFile};
 use crate::error::StoreError;
 use crate::health::Health;
+use crate::source::Source;
 
 /// Payloads up to this size lie in a table; larger ones are files. In bytes.
 pub const INLINE_BYTES_MAX: usize = 16_384;
@@ -186,9 +187,18 @@ impl Files {
 
     /// Unlinks a file that no row names and no operation in flight relies on; returns whether it did. An operation gives its
     /// file up after its commit, so a snapshot taken while none holds it sees the row.
-    pub(crate) fn unlink_orphan(&self, digest: &[u8; 32], database: &Db) -> Result<bool, StoreError> {
+    /// What `durable` gives, asked for after that, must not name the file either.
+    pub(crate) fn unlink_orphan<S: Source>(
+        &self,
+        digest: &[u8; 32],
+        database: &Db,
+        durable: impl FnOnce() -> S,
+    ) -> Result<bool, StoreError> {
         let held = self.in_flight();
         if held.contains_key(digest) || crate::payloads::row(&database.begin_read()?, digest)?.is_some() {
+            return Ok(false);
+        }
+        if crate::payloads::row(&durable(), digest)?.is_some() {
             return Ok(false);
         }
         self.remove(digest)

@@ -1,7 +1,7 @@
 //! What the tests of this crate share.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::control::Control;
@@ -10,7 +10,8 @@ use throughline_protocol::id::{Seq, SessionId, UnixMillis};
 use throughline_protocol::testing::{Built, SessionBuilder, ts};
 use throughline_protocol::verify::{ChainState, VerifiedSegment, Verifier};
 
-use crate::{AdoptOptions, Adopted, GuardUse, KeyOrigin, OpenOptions, Store};
+use crate::writer::{Changes, Step, View};
+use crate::{AdoptOptions, Adopted, GuardUse, KeyOrigin, OpenOptions, PutNote, Store, StoreError};
 
 /// A data directory that goes with the test.
 pub(crate) struct Home {
@@ -160,4 +161,38 @@ pub(crate) fn flip(path: &Path) {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(path, bytes).unwrap();
+}
+
+/// A note whose check blocks the writer.
+struct Hold {
+    note: PutNote,
+    entered: mpsc::Sender<()>,
+    wait: mpsc::Receiver<()>,
+}
+
+impl Step for Hold {
+    type Output = u64;
+    type Error = StoreError;
+    type Plan = ();
+
+    fn check(&self, _: &View<'_, '_>) -> Result<(), StoreError> {
+        self.entered.send(()).unwrap();
+        // It ends when the sender is used or dropped.
+        let _ = self.wait.recv();
+        Ok(())
+    }
+
+    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+        self.note.write((), changes)
+    }
+}
+
+/// Blocks the writer until the returned sender is used or dropped, so that what is queued meanwhile is one batch.
+pub(crate) fn hold(store: &Store) -> mpsc::Sender<()> {
+    let (release, wait) = mpsc::channel::<()>();
+    let (entered, is_in) = mpsc::channel();
+    let note = PutNote { at: now(), topic: "hold".to_owned(), data: Vec::new() };
+    store.submit(Hold { note, entered, wait }, |_| {}).unwrap();
+    is_in.recv().unwrap();
+    release
 }

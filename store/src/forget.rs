@@ -6,6 +6,7 @@ use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::evidence;
+use crate::guard;
 use crate::health::Urgency;
 use crate::index;
 use crate::payloads::{self, size_of};
@@ -41,6 +42,7 @@ struct Gone {
     cid: EntryCid,
     seq: u64,
     size: u64,
+    payload: Option<EntryCid>,
 }
 
 impl Step for Forget {
@@ -52,7 +54,7 @@ impl Step for Forget {
         Urgency::Urgent
     }
 
-    fn check(&self, view: &View<'_>) -> Result<ForgetPlan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<ForgetPlan, StoreError> {
         let row = index::need_session(view.txn, self.session)?;
         if row.tip.cid != self.expected_tip {
             return Err(StoreError::Moved { what: "the session's tip".to_owned() });
@@ -62,20 +64,23 @@ impl Step for Forget {
         for stored in table.range((row.number, 0)..=(row.number, u64::MAX))? {
             let (key, stored) = stored?;
             let entry = EntryRow::from_bytes(stored.value())?;
-            entries.push(Gone { cid: entry.cid, seq: key.value().1, size: size_of(entry.bytes) });
+            let (cid, payload, size) = (entry.cid, entry.payload, size_of(entry.bytes));
+            entries.push(Gone { cid, seq: key.value().1, size, payload });
         }
         let table = view.txn.table(tables::SIDE)?;
         for stored in table.range((row.number, &[0; 32])..=(row.number, &[0xff; 32]))? {
             let (key, stored) = stored?;
             let cid = EntryCid::from_digest(*key.value().1);
             let side = SideRow::from_bytes(cid, stored.value())?;
-            sides.push(Gone { cid, seq: side.seq.get(), size: size_of(&side.bytes) });
+            let (payload, size) = (side.payload, size_of(&side.bytes));
+            sides.push(Gone { cid, seq: side.seq.get(), size, payload });
         }
         Ok(ForgetPlan { row, entries, sides })
     }
 
-    fn write(self, plan: ForgetPlan, changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, plan: ForgetPlan, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         let number = plan.row.number;
+        guard::keep_bytes(changes, self.session)?;
         for gone in &plan.entries {
             changes.remove(tables::ENTRIES, (number, gone.seq))?;
             changes.remove(tables::INDEX, gone.cid.digest())?;
@@ -88,6 +93,11 @@ impl Step for Forget {
         }
         for (digest, seq) in payloads::links_of(changes.txn, number)? {
             payloads::unlink(changes, &digest, number, seq)?;
+        }
+        for gone in plan.entries.iter().chain(&plan.sides) {
+            if let Some(payload) = gone.payload {
+                payloads::unlink(changes, payload.digest(), number, gone.seq)?;
+            }
         }
         evidence::forget(changes, self.session)?;
         changes.remove(tables::CHAIN_STATES, number)?;

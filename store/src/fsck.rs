@@ -365,19 +365,25 @@ fn indexed(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
 
 /// Payloads and files.
 fn blocks(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
-    let mut held = BTreeSet::new();
     let mut bytes = 0;
+    let mut damaged = BTreeSet::new();
     let table = reader.txn.table(tables::BLOCKS)?;
     for row in table.iter()? {
         let digest = *row?.0.value();
-        held.insert(digest);
         found.blocks += 1;
         let before = found.problem_count;
         bytes += block(reader, &digest, found);
         if found.problem_count > before {
-            let session = reader.linkers(&digest).unwrap_or_default().first().copied();
-            found.damaged.insert(Damage::Block { digest, session });
+            damaged.insert(digest);
         }
+    }
+    let named = payloads::links_of_entries(&reader.txn, &damaged)?;
+    for digest in damaged {
+        let named = named.get(&digest).and_then(|links| links.first());
+        let named = named.and_then(|(session, _)| index::session_by_number(&reader.txn, *session).ok());
+        let linking = || reader.linkers(&digest).unwrap_or_default().first().copied();
+        let session = named.map(|row| row.session).or_else(linking);
+        found.damaged.insert(Damage::Block { digest, session });
     }
     let counted = counter(&reader.txn, meta::BLOCK_BYTES)?;
     if counted != bytes {
@@ -386,13 +392,6 @@ fn blocks(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
             Code::IndexCorrupt,
             format!("{bytes} bytes of blocks are held, {counted} are counted"),
         );
-    }
-    let inline = reader.txn.table(tables::PAYLOADS)?;
-    for row in inline.iter()? {
-        let digest = *row?.0.value();
-        if !held.contains(&digest) {
-            found.note(None, Code::IndexCorrupt, format!("payload {} has bytes and no row", short(&digest)));
-        }
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use throughline_protocol::verify::{Base, VerifiedSegment};
 
 use crate::error::{GuardError, StoreError};
 use crate::index;
-use crate::rows::{GuardRow, SessionRow};
+use crate::rows::{GuardMark, GuardRow, SessionRow, check_hash};
 use crate::source::{Source, counter, lookup};
 use crate::tables::{self, meta};
 use crate::writer::Changes;
@@ -30,14 +30,35 @@ pub enum GuardUse {
     Activated,
 }
 
-/// The row of a session, held or forgotten.
+/// What the row of a session says, held or forgotten.
+fn mark(source: &impl Source, session: SessionId) -> Result<Option<GuardMark>, StoreError> {
+    lookup(source, tables::GUARD, session.genesis().digest(), GuardMark::from_bytes)?.transpose()
+}
+
+/// The row of a session, held or forgotten, with the bytes that were signed.
 pub(crate) fn row(source: &impl Source, session: SessionId) -> Result<Option<GuardRow>, StoreError> {
-    lookup(source, tables::GUARD, session.genesis().digest(), GuardRow::from_bytes)?.transpose()
+    let Some(GuardMark { epoch, seq, cid, bytes }) = mark(source, session)? else { return Ok(None) };
+    let bytes = match bytes {
+        Some(bytes) => bytes,
+        // The entry is where it was adopted, or beside the chain; it only goes with its session.
+        None => index::entry_bytes(source, cid)?.ok_or_else(|| StoreError::Index {
+            what: format!("the signed entry {} of a guard row is not held", cid.short()),
+        })?,
+    };
+    check_hash(cid, &bytes, "the signed entry of a guard row")?;
+    Ok(Some(GuardRow { epoch, seq, cid, bytes }))
+}
+
+/// Puts the signed bytes into the row itself, before the entry goes with its session.
+pub(crate) fn keep_bytes(changes: &Changes<'_, '_>, session: SessionId) -> Result<(), StoreError> {
+    let Some(GuardRow { epoch, seq, cid, bytes }) = row(changes.txn, session)? else { return Ok(()) };
+    let kept = GuardMark { epoch, seq, cid, bytes: Some(bytes) };
+    changes.put(tables::GUARD, session.genesis().digest(), kept.to_bytes().as_slice())
 }
 
 /// Writes the row that an adopted segment leaves, if it leaves one.
 pub(crate) fn put(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     segment: &VerifiedSegment,
     usage: GuardUse,
 ) -> Result<(), StoreError> {
@@ -52,7 +73,7 @@ pub(crate) fn check(
     epoch: Epoch,
     prev: Mark,
 ) -> Result<Result<(), GuardError>, StoreError> {
-    let Some(row) = row(source, session.session)? else { return Ok(Err(GuardError::NoRow)) };
+    let Some(row) = mark(source, session.session)? else { return Ok(Err(GuardError::NoRow)) };
     if epoch < row.epoch {
         return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: epoch }));
     }
@@ -94,7 +115,7 @@ fn check_signed(
     }
     // A session that this node creates: the genesis has a fresh nonce, so no other history of it can exist. With a row it
     // is one that was forgotten.
-    Ok(match row(source, segment.session())? {
+    Ok(match mark(source, segment.session())? {
         None => Ok(()),
         Some(row) => Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }),
     })
@@ -108,7 +129,7 @@ fn check_activated(
 ) -> Result<Result<(), GuardError>, StoreError> {
     let Some(last) = segment.entries().last() else { return Ok(Err(GuardError::NotOurs)) };
     let entry = last.signed().value();
-    if let Some(row) = row(source, segment.session())?
+    if let Some(row) = mark(source, segment.session())?
         && row.epoch >= entry.epoch()
     {
         return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: entry.epoch() }));
@@ -126,15 +147,10 @@ fn check_activated(
 }
 
 /// The row that an adopted segment leaves, if it leaves one.
-fn row_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardRow> {
+fn row_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardMark> {
     if usage == GuardUse::Untouched {
         return None;
     }
     let last = segment.entries().last()?.signed();
-    Some(GuardRow {
-        epoch: last.value().epoch(),
-        seq: last.value().seq(),
-        cid: last.cid(),
-        bytes: last.bytes().to_vec(),
-    })
+    Some(GuardMark { epoch: last.value().epoch(), seq: last.value().seq(), cid: last.cid(), bytes: None })
 }

@@ -112,6 +112,14 @@ impl Health {
         }
     }
 
+    /// How writing ended. A disk that has room again was full.
+    pub(crate) fn ended(&self) -> Ended {
+        match &*self.condition() {
+            Condition::Failed(_) => Ended::ForGood,
+            Condition::Well | Condition::Full(_) => Ended::UntilRoom,
+        }
+    }
+
     /// Ends writing for this process, whatever the failure was: an fsync said no.
     pub(crate) fn fail_for_good(&self, error: &StoreError) {
         let mut condition = self.condition();

@@ -73,7 +73,7 @@ pub(crate) fn look(
 }
 
 /// Writes a key that was never used.
-pub(crate) fn put(changes: &Changes<'_>, idempotency: &Idempotency) -> Result<(), StoreError> {
+pub(crate) fn put(changes: &Changes<'_, '_>, idempotency: &Idempotency) -> Result<(), StoreError> {
     let scope = idempotency.scope.bytes();
     let key = idempotency.key.as_str();
     let expires_ms = idempotency.expires.map_or(0, UnixMillis::get);
@@ -86,10 +86,10 @@ pub(crate) fn put(changes: &Changes<'_>, idempotency: &Idempotency) -> Result<()
 }
 
 /// Forgets keys that expired, at most `limit`; returns how many.
-pub(crate) fn expire(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
+pub(crate) fn expire(changes: &Changes<'_, '_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
-        let table = changes.txn.open_table(tables::IDEMPOTENCY_EXPIRY)?;
+        let table = changes.txn.table(tables::IDEMPOTENCY_EXPIRY)?;
         for row in table.iter()?.take(limit) {
             let row = row?.0;
             let (expires, scope, key) = row.value();
@@ -116,7 +116,7 @@ impl Step for PutAnswer {
     type Error = StoreError;
     type Plan = Option<Vec<u8>>;
 
-    fn check(&self, view: &View<'_>) -> Result<Option<Vec<u8>>, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<Option<Vec<u8>>, StoreError> {
         match look(view.txn, &self.0.scope, &self.0.key, &self.0.request)? {
             Used::Never => Ok(None),
             Used::Same(result) => Ok(Some(result)),
@@ -124,7 +124,7 @@ impl Step for PutAnswer {
         }
     }
 
-    fn write(self, replayed: Option<Vec<u8>>, changes: &Changes<'_>) -> Result<Vec<u8>, StoreError> {
+    fn write(self, replayed: Option<Vec<u8>>, changes: &Changes<'_, '_>) -> Result<Vec<u8>, StoreError> {
         if let Some(result) = replayed {
             return Ok(result);
         }

@@ -3,7 +3,8 @@
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 
 use crate::error::StoreError;
-use crate::rows::SessionRow;
+use crate::rows::{EntryRow, SessionRow};
+use crate::side;
 use crate::source::{Source, lookup};
 use crate::tables;
 
@@ -53,6 +54,19 @@ impl Place {
 pub(crate) fn find(source: &impl Source, cid: EntryCid) -> Result<Option<Place>, StoreError> {
     let row = lookup(source, tables::INDEX, cid.digest(), |row| row)?;
     row.map(|row| Place::from_row(row, cid)).transpose()
+}
+
+/// The bytes of an entry, on a main chain or beside it, hashed.
+pub(crate) fn entry_bytes(source: &impl Source, cid: EntryCid) -> Result<Option<Vec<u8>>, StoreError> {
+    let Some(place) = find(source, cid)? else { return Ok(None) };
+    match place.lane {
+        Lane::Main => {
+            let key = (place.session, place.seq.get());
+            let read = |row: &[u8]| EntryRow::from_bytes(row).map(|entry| entry.bytes.to_vec());
+            lookup(source, tables::ENTRIES, key, read)?.transpose()
+        }
+        Lane::Side => Ok(side::get(source, place.session, cid)?.map(|entry| entry.bytes)),
+    }
 }
 
 /// Whether `cid` is on the main chain of a session at or before `seq`.

@@ -1,15 +1,18 @@
 //! What the node keeps for itself: journals of jobs (moves above all), peers, aliases. Opaque bytes under a name.
 
-use redb::{ReadableTable, TableDefinition};
+use redb::ReadableTable;
 use throughline_protocol::id::UnixMillis;
 
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::source::{Source, lookup};
-use crate::tables::{self, Bytes, Row};
+use crate::tables::{self, Bytes, Row, Spec};
 use crate::writer::{Changes, Step, View};
 
-type Named = TableDefinition<'static, (&'static str, Bytes), Row>;
+/// A table of opaque rows under a name.
+trait Named: Spec<K = (&'static str, Bytes), V = Row> {}
+
+impl<S: Spec<K = (&'static str, Bytes), V = Row>> Named for S {}
 
 /// One row of a kind of job, or of a space of facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub(crate) fn facts(source: &impl Source, space: &str) -> Result<Vec<NamedRow>, 
     under(source, tables::FACTS, space)
 }
 
-fn under(source: &impl Source, table: Named, name: &str) -> Result<Vec<NamedRow>, StoreError> {
+fn under(source: &impl Source, table: impl Named, name: &str) -> Result<Vec<NamedRow>, StoreError> {
     let table = source.table(table)?;
     let mut found = Vec::new();
     for row in table.range((name, &[][..])..)? {
@@ -97,12 +100,12 @@ impl Step for PutJob {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
         let held = job(view.txn, &self.kind, &self.id)?;
         self.expect.check(held.as_deref(), &format!("{} job", self.kind))
     }
 
-    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         put_named(changes, tables::JOBS, (&self.kind, &self.id), self.journal.as_deref())?;
         events::write(changes, self.at, &Change::Job { kind: self.kind, id: self.id })?;
         Ok(())
@@ -128,19 +131,19 @@ impl Step for PutFact {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
         let held = fact(view.txn, &self.space, &self.key)?;
         self.expect.check(held.as_deref(), &format!("{} row", self.space))
     }
 
-    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         put_named(changes, tables::FACTS, (&self.space, &self.key), self.value.as_deref())
     }
 }
 
 fn put_named(
-    changes: &Changes<'_>,
-    table: Named,
+    changes: &Changes<'_, '_>,
+    table: impl Named,
     key: (&str, &[u8]),
     value: Option<&[u8]>,
 ) -> Result<(), StoreError> {

@@ -21,6 +21,7 @@
 
 mod adopt;
 mod ancestry;
+mod batch;
 mod checked;
 mod control;
 mod control_quota;
@@ -30,6 +31,7 @@ mod error;
 mod events;
 mod evidence;
 mod files;
+mod flush;
 mod forget;
 mod fsck;
 mod fsck_check;
@@ -38,14 +40,17 @@ mod health;
 mod idempotency;
 mod index;
 mod jobs;
+mod journal;
 mod mend;
 mod migrate;
 mod open;
 mod payloads;
 mod pins;
+mod queued;
 mod read;
 mod read_blocks;
 mod read_entries;
+mod redo;
 mod rows;
 mod sessions;
 mod side;
@@ -97,9 +102,11 @@ pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 
 use database::Db;
 use files::Files;
+use flush::Published;
 use health::Health;
 use open::Lock;
-use writer::{Queued, Writer};
+use queued::{Checkpoint, Job, Queued};
+use writer::Writer;
 
 /// An open data directory. Clones share it; it closes when the last one goes.
 #[derive(Clone)]
@@ -111,6 +118,7 @@ pub struct Store {
 struct Inner {
     writer: Writer,
     health: Arc<Health>,
+    published: Arc<Published>,
     database: Arc<Db>,
     files: Arc<Files>,
     _lock: Lock,
@@ -137,14 +145,17 @@ impl Store {
 
     fn start(opened: open::Opened, hook: Option<CommitHook>) -> Result<Self, OpenError> {
         let health = Arc::clone(opened.files.health());
+        let published = Arc::new(Published::new(opened.database.begin_read()?));
         let writer = Writer::start(
             Arc::clone(&opened.database),
             Arc::clone(&opened.files),
             Arc::clone(&health),
+            Arc::clone(&published),
+            opened.journal,
             hook,
         )?;
         let (database, files, lock) = (opened.database, opened.files, opened.lock);
-        Ok(Store { inner: Arc::new(Inner { writer, health, database, files, _lock: lock }) })
+        Ok(Store { inner: Arc::new(Inner { writer, health, published, database, files, _lock: lock }) })
     }
 
     /// Executes an operation; returns after its commit is durable.
@@ -161,7 +172,7 @@ impl Store {
         answer.recv().unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    /// Queues an operation; `reply` is called after its commit, on the writer's thread, and must not block. Waits while
+    /// Queues an operation; `reply` is called after its commit, on a thread of the store, and must not block. Waits while
     /// the queue is full, and while large payloads become files.
     ///
     /// # Errors
@@ -192,18 +203,18 @@ impl Store {
         &self,
         mut operation: O,
         reply: impl FnOnce(Result<O::Output, O::Error>) + Send + 'static,
-    ) -> Result<Box<dyn writer::Job>, O::Error> {
+    ) -> Result<Box<dyn Job>, O::Error> {
         self.inner.health.check(operation.urgency())?;
         let files = operation.prepare(&self.inner.files)?;
         Ok(Box::new(Queued { operation: Some(operation), outcome: None, reply, files }))
     }
 
-    /// A snapshot of the newest commit.
+    /// A snapshot of the newest durable commit.
     ///
     /// # Errors
     /// When the database cannot be read.
     pub fn reader(&self) -> Result<Reader, StoreError> {
-        let txn = self.inner.database.begin_read()?;
+        let txn = self.inner.published.get();
         Ok(Reader { txn, files: Arc::clone(&self.inner.files), store: self.clone() })
     }
 
@@ -225,7 +236,10 @@ impl Store {
         self.inner.health.check(Urgency::Ordinary)?;
         let mut gone = 0;
         for digest in self.inner.files.list()? {
-            gone += u64::from(self.inner.files.unlink_orphan(&digest, &self.inner.database)?);
+            gone += u64::from(self.inner.files.unlink_orphan(&digest, &self.inner.database, || {
+                // A row that is gone is gone when that is durable.
+                self.inner.published.get()
+            })?);
         }
         Ok(gone)
     }
@@ -250,7 +264,18 @@ impl Store {
 
     /// Whether every page of the database is as it was written; see [`database::Db::check_pages`].
     pub(crate) fn pages_are_whole(&self) -> Result<bool, StoreError> {
-        let snapshot = self.inner.database.begin_read()?;
+        let (sender, answer) = sync_channel(1);
+        let published = Arc::clone(&self.inner.published);
+        let checkpoint = Checkpoint {
+            reply: move |written: Result<(), StoreError>| {
+                // The receiver waits below for as long as this closure lives.
+                let _ = sender.send(written.map(|()| published.get()));
+            },
+        };
+        self.inner.writer.send(Box::new(checkpoint))?;
+        let written = answer.recv().unwrap_or(Err(StoreError::Closed));
+        // A store that takes no writes has nothing in memory that its pages should show.
+        let snapshot = written.unwrap_or_else(|_| self.inner.published.get());
         self.inner.database.check_pages(&snapshot)
     }
 

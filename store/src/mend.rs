@@ -4,7 +4,7 @@
 //! rows (the index, the counters) is written anew from them. What was only here and says something of its own (the state of a
 //! session, the sign guard) is never guessed: without a guard row nothing is signed until a handoff, which is safe.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use redb::ReadableTable;
@@ -16,7 +16,7 @@ use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId, U
 use crate::error::StoreError;
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight};
 use crate::index::{self, Lane, Place};
-use crate::payloads::size_of;
+use crate::payloads::{self, size_of};
 use crate::rows::{BlockPlace, BlockRow, ControlRow, EntryRow, SideRow, SideStatus};
 use crate::source::{Source, lookup};
 use crate::tables::{self, meta};
@@ -124,7 +124,7 @@ impl Step for Mend {
         large.map(|(_, bytes)| Ok(files.put(bytes)?.1)).collect()
     }
 
-    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
         let mut numbers = BTreeMap::new();
         for (damage, bytes) in &self.blobs {
             if let Damage::Entry { session, .. } | Damage::Side { session, .. } = damage {
@@ -135,16 +135,30 @@ impl Step for Mend {
         Ok(numbers)
     }
 
-    fn write(self, numbers: Self::Plan, changes: &Changes<'_>) -> Result<u64, StoreError> {
-        for (damage, bytes) in &self.blobs {
+    fn write(self, numbers: Self::Plan, changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+        // Blocks last: entries say who links them.
+        let (blocks, others): (Vec<_>, Vec<_>) =
+            self.blobs.iter().partition(|(damage, _)| matches!(damage, Damage::Block { .. }));
+        for (damage, bytes) in others {
             put_blob(changes, damage, bytes, &numbers, self.at)?;
+        }
+        let rowless: BTreeSet<[u8; 32]> = blocks
+            .iter()
+            .map(|(damage, _)| *damage.digest())
+            .filter(|digest| !matches!(payloads::row(changes.txn, digest), Ok(Some(_))))
+            .collect();
+        let links = payloads::links_of_entries(changes.txn, &rowless)?;
+        for (damage, bytes) in blocks {
+            let links = links.get(damage.digest()).map_or(&[][..], Vec::as_slice);
+            put_block(changes, damage.digest(), bytes, links)?;
         }
         Ok(reindex(changes)? + recount(changes)?)
     }
 }
 
+/// Puts back what is not a block.
 fn put_blob(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     damage: &Damage,
     bytes: &[u8],
     numbers: &BTreeMap<SessionId, u64>,
@@ -169,25 +183,33 @@ fn put_blob(
             let row = ControlRow { since: at, bytes: bytes.to_vec() };
             changes.put(tables::CONTROLS, hash, row.to_bytes().as_slice())
         }
-        Damage::Block { digest, .. } => put_block(changes, digest, bytes),
+        Damage::Block { .. } => Ok(()),
     }
 }
 
-fn put_block(changes: &Changes<'_>, digest: &[u8; 32], bytes: &[u8]) -> Result<(), StoreError> {
+/// Puts back a block. `links` are the entries that name it, if its row, which had the first of them, cannot be read.
+fn put_block(
+    changes: &Changes<'_, '_>,
+    digest: &[u8; 32],
+    bytes: &[u8],
+    links: &[(u64, u64)],
+) -> Result<(), StoreError> {
     let is_inline = bytes.len() <= INLINE_BYTES_MAX;
     let place = if is_inline { BlockPlace::Table } else { BlockPlace::File };
     // Of a row that cannot be read the lease is lost: what nothing links goes with the next one that ends.
-    let lease_ms = crate::payloads::row(changes.txn, digest).ok().flatten().map_or(0, |row| row.lease_ms);
-    let row = BlockRow { size: size_of(bytes), place, lease_ms };
-    changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
-    if is_inline {
-        changes.put(tables::PAYLOADS, digest, bytes)?;
+    let held = payloads::row(changes.txn, digest).ok().flatten();
+    let lease_ms = held.map_or(0, |row| row.lease_ms);
+    let link = held.map_or(links.first().copied(), |row| row.link);
+    for (session, seq) in links.iter().skip(1) {
+        changes.put(tables::BLOCK_REFS, (digest, *session, *seq), ())?;
     }
-    Ok(())
+    let row = BlockRow { size: size_of(bytes), place, lease_ms, link };
+    let inline = if is_inline { bytes } else { &[] };
+    changes.put(tables::BLOCKS, digest, row.to_bytes(inline).as_slice())
 }
 
 /// Writes the index of every entry that can be read; returns how many rows it changed.
-fn reindex(changes: &Changes<'_>) -> Result<u64, StoreError> {
+fn reindex(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
     let mut wrong = Vec::new();
     {
         let mut note = |cid: EntryCid, place: Place| -> Result<(), StoreError> {
@@ -222,7 +244,7 @@ fn size_of_list(length: usize) -> u64 {
 }
 
 /// Counts the bytes that are held again; returns how many counters were wrong.
-fn recount(changes: &Changes<'_>) -> Result<u64, StoreError> {
+fn recount(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
     let (mut entries, mut sides, mut blocks, mut staged) = (0, 0, 0, 0);
     for row in changes.txn.table(tables::ENTRIES)?.iter()? {
         entries += EntryRow::from_bytes(row?.1.value()).map_or(0, |entry| size_of(entry.bytes));
@@ -233,7 +255,7 @@ fn recount(changes: &Changes<'_>) -> Result<u64, StoreError> {
         sides += SideRow::from_bytes(cid, row.value()).map_or(0, |side| size_of(&side.bytes));
     }
     for row in changes.txn.table(tables::BLOCKS)?.iter()? {
-        blocks += BlockRow::from_bytes(row?.1.value()).map_or(0, |block| block.size);
+        blocks += BlockRow::split(row?.1.value()).map_or(0, |(block, _)| block.size);
     }
     for row in changes.txn.table(tables::STAGING_SCOPES)?.iter()? {
         staged += row?.1.value().0;
@@ -255,7 +277,7 @@ fn recount(changes: &Changes<'_>) -> Result<u64, StoreError> {
     ];
     for (key, bytes) in counted {
         if crate::source::counter(changes.txn, key)? != bytes {
-            changes.put(tables::META, key, bytes)?;
+            changes.set(key, bytes);
             wrong += 1;
         }
     }

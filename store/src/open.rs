@@ -6,13 +6,15 @@
 //! GUARD        how often the directory was opened: an older store.redb put back shows by a lower count
 //! store.redb   everything small
 //! RESERVE      space for what cannot wait when the disk is full ([`crate::Urgency`])
+//! store.journal  the batches that store.redb lacks after a crash ([`crate::journal`])
 //! payloads/    files by digest;  staging/  files being written
 //! ```
 //!
 //! A copy must not sign ([`crate::guard`]). Two things tell one: the database file's inode and birth time are stored in it and
 //! change when it is copied or restored, and its count of opens is lower than the one in GUARD when an older file was put
-//! back. Either empties the guard table. A snapshot of the whole disk (of a virtual machine, say) cannot be told: whoever
-//! restores one has to hand its sessions over.
+//! back. A journal that is missing, or of another run, is a third: what it held was acknowledged. Each empties the guard
+//! table. A snapshot of the whole disk (of a virtual machine, say) cannot be told: whoever restores one has to hand its
+//! sessions over.
 
 use std::fs::{DirBuilder, File, OpenOptions as FileOptions};
 use std::io::{Read, Seek, Write};
@@ -24,16 +26,17 @@ use redb::{ReadableTable, WriteTransaction};
 use rustix::fs::FlockOperation;
 use throughline_protocol::id::UnixMillis;
 
-use crate::database::{Db, guarded};
+use crate::database::{Db, commit_durably, guarded};
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
 use crate::events::{self, Change};
 use crate::files::{Files, make_dir, sync_dir};
 use crate::health::Health;
+use crate::journal::{self, Journal, Standing};
 use crate::migrate::{self, FORMAT};
 use crate::source::{counter, lookup};
-use crate::tables::{self, meta};
-use crate::writer::{Changes, CommitHook};
+use crate::tables::{self, Spec as _, meta};
+use crate::writer::{Batch, Changes, CommitHook};
 
 /// Bytes of the small files that are read at most.
 const SMALL_FILE_BYTES_MAX: u64 = 4_096;
@@ -88,6 +91,7 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "closing the file gives the 
 pub(crate) struct Opened {
     pub(crate) lock: Lock,
     pub(crate) database: Arc<Db>,
+    pub(crate) journal: Journal,
     pub(crate) files: Arc<Files>,
 }
 
@@ -102,56 +106,116 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: &OpenOptions) -> Re
     }
     let health = Arc::new(Health::new(Arc::clone(&disk), dir, options.reserve_bytes));
     let files = Files::open(Arc::clone(&disk), dir, Arc::clone(&health))?;
-    let database = match settle(&disk, dir, options, age) {
+    let place = Directory { disk: &disk, dir, options };
+    let settled = match place.settle(age) {
         // What was set aside for that is enough to open with.
         Err(error) if error.is_storage_full() => {
             health.give_reserve();
-            settle(&disk, dir, options, age)
+            place.settle(age)
         }
         settled => settled,
     };
-    let database = Arc::new(database?);
+    let (database, journal) = settled?;
     health.take_reserve();
-    Ok(Opened { lock, database, files })
+    Ok(Opened { lock, database: Arc::new(database), journal, files })
 }
 
-/// Opens the database and brings everything in the directory up to date.
-fn settle(disk: &Arc<dyn Disk>, dir: &Path, options: &OpenOptions, age: Age) -> Result<Db, StoreError> {
-    let path = dir.join("store.redb");
-    let is_there = disk.identity(&path).is_ok();
-    if !is_there {
-        make_database(disk, dir, &path, options, age)?;
-    }
-    let database = Db::open(Arc::clone(disk), &path, options.cache_bytes)?;
-    guarded(|| {
-        migrate::run(&database, migrate::MIGRATIONS)?;
-        write_small(&**disk, dir, "VERSION", &version_text())?;
-        if is_there {
-            settle_guard(&**disk, dir, &path, &database, options, Age::Old)?;
+/// A data directory that is being opened.
+struct Directory<'a> {
+    disk: &'a Arc<dyn Disk>,
+    dir: &'a Path,
+    options: &'a OpenOptions,
+}
+
+impl Directory<'_> {
+    /// Opens the database and its journal, and brings everything in the directory up to date.
+    fn settle(&self, age: Age) -> Result<(Db, Journal), StoreError> {
+        let path = self.dir.join("store.redb");
+        let file = self.disk.database(&self.dir.join(journal::FILE));
+        let mut journal = Journal::open(file.map_err(|error| StoreError::io("opening the journal", error))?)?;
+        let is_there = self.disk.identity(&path).is_ok();
+        if !is_there {
+            self.make_database(&path, &mut journal, age)?;
         }
-        Ok(())
-    })?;
-    Ok(database)
+        let database = Db::open(Arc::clone(self.disk), &path, self.options.cache_bytes)?;
+        guarded(|| {
+            // Before anything is migrated: the journal speaks of the tables as they were.
+            let standing =
+                if is_there { journal.recover(&database, migrate::schema())? } else { Standing::Applied };
+            migrate::run(&database, migrate::MIGRATIONS)?;
+            write_small(&**self.disk, self.dir, "VERSION", &version_text())?;
+            if is_there {
+                let found = Found { path: &path, age: Age::Old, standing };
+                self.settle_guard(&database, &mut journal, &found)?;
+            }
+            Ok(())
+        })?;
+        Ok((database, journal))
+    }
+
+    /// Makes the database under another name and puts it in its place when it is whole: a file that a power cut left half
+    /// made is no database, and could not be told from one that was damaged.
+    fn make_database(&self, path: &Path, journal: &mut Journal, age: Age) -> Result<(), StoreError> {
+        let io = |error| StoreError::io("making store.redb", error);
+        let temp = self.dir.join("store.redb.tmp");
+        unlink_left(&**self.disk, &temp).map_err(io)?;
+        let database = Db::open(Arc::clone(self.disk), &temp, self.options.cache_bytes)?;
+        migrate::run(&database, migrate::MIGRATIONS)?;
+        let found = Found { path: &temp, age, standing: Standing::Foreign };
+        self.settle_guard(&database, journal, &found)?;
+        drop(database);
+        self.disk.rename(&temp, path).map_err(io)?;
+        sync_dir(&**self.disk, self.dir)
+    }
+
+    /// Counts the open and begins its journal; empties the sign guard when the directory is not the one that it was.
+    fn settle_guard(
+        &self,
+        database: &Db,
+        journal: &mut Journal,
+        found: &Found<'_>,
+    ) -> Result<(), StoreError> {
+        let identity = self.disk.identity(found.path);
+        let identity = identity.map_err(|error| StoreError::io("looking at store.redb", error))?;
+        let counted = read_small(&**self.disk, self.dir, "GUARD")?;
+        let counted = counted.and_then(|text| text.trim().parse::<u64>().ok());
+        let (held, opens) = {
+            let txn = database.begin_read()?;
+            (lookup(&txn, tables::IDENTITY, "file", <[u8]>::to_vec)?, counter(&txn, meta::OPENS)?)
+        };
+        // The count in the file is written after the one in the database, so the database is never behind it by a crash.
+        let is_original = found.standing == Standing::Applied
+            && held.as_deref() == Some(&identity[..])
+            && counted.is_some_and(|counted| opens >= counted);
+        let opens = opens.max(counted.unwrap_or(0)) + 1;
+        // Before the count: a journal that is one ahead is one in which nothing was written yet.
+        journal.begin(opens)?;
+        let txn = database.begin_write()?;
+        if found.age == Age::New {
+            let trusted = u64::from(self.options.key_origin == KeyOrigin::MadeWithStore);
+            let mut table = txn.open_table(tables::META::DEFINITION)?;
+            table.insert(meta::GUARD_TRUSTED, trusted)?;
+            if trusted == 0 {
+                // The key may have signed before this directory was: what was handed over before now is not taken over again.
+                table.insert(meta::GUARD_RESET_MS, self.options.started.get())?;
+            }
+        } else if !is_original {
+            empty_guard(&txn, self.options.started)?;
+        }
+        txn.open_table(tables::IDENTITY::DEFINITION)?.insert("file", &identity[..])?;
+        settle_sequences(&txn)?;
+        txn.open_table(tables::META::DEFINITION)?.insert(meta::OPENS, opens)?;
+        commit_durably(txn)?;
+        write_small(&**self.disk, self.dir, "GUARD", &format!("{opens}\n"))
+    }
 }
 
-/// Makes the database under another name and puts it in its place when it is whole: a file that a power cut left half made
-/// is no database, and could not be told from one that was damaged.
-fn make_database(
-    disk: &Arc<dyn Disk>,
-    dir: &Path,
-    path: &Path,
-    options: &OpenOptions,
+/// What tells the directory that it was from a copy.
+struct Found<'a> {
+    /// The database's file.
+    path: &'a Path,
     age: Age,
-) -> Result<(), StoreError> {
-    let io = |error| StoreError::io("making store.redb", error);
-    let temp = dir.join("store.redb.tmp");
-    unlink_left(&**disk, &temp).map_err(io)?;
-    let database = Db::open(Arc::clone(disk), &temp, options.cache_bytes)?;
-    migrate::run(&database, migrate::MIGRATIONS)?;
-    settle_guard(&**disk, dir, &temp, &database, options, age)?;
-    drop(database);
-    disk.rename(&temp, path).map_err(io)?;
-    sync_dir(&**disk, dir)
+    standing: Standing,
 }
 
 /// Removes what a process that was killed may have left.
@@ -211,7 +275,7 @@ fn check_version(disk: &dyn Disk, dir: &Path) -> Result<Age, OpenError> {
     let Some(text) = read_small(disk, dir, "VERSION")? else { return Ok(Age::New) };
     let mut lines = text.lines();
     let found = lines.next().and_then(|line| line.trim().parse::<u32>().ok()).unwrap_or(0);
-    if (1..=FORMAT).contains(&found) {
+    if found == FORMAT {
         return Ok(Age::Old);
     }
     let written_by: String = lines.next().unwrap_or("an unknown program").chars().take(100).collect();
@@ -250,54 +314,17 @@ fn write_small(disk: &dyn Disk, dir: &Path, name: &str, text: &str) -> Result<()
     sync_dir(disk, dir)
 }
 
-/// Counts the open, and empties the sign guard when the directory is not the one that it was.
-fn settle_guard(
-    disk: &dyn Disk,
-    dir: &Path,
-    path: &Path,
-    database: &Db,
-    options: &OpenOptions,
-    age: Age,
-) -> Result<(), StoreError> {
-    let identity = disk.identity(path).map_err(|error| StoreError::io("looking at store.redb", error))?;
-    let counted = read_small(disk, dir, "GUARD")?.and_then(|text| text.trim().parse::<u64>().ok());
-    let (held, opens) = {
-        let txn = database.begin_read()?;
-        (lookup(&txn, tables::IDENTITY, "file", <[u8]>::to_vec)?, counter(&txn, meta::OPENS)?)
-    };
-    let txn = database.begin_write()?;
-    // The count in the file is written after the one in the database, so the database is never behind it by a crash.
-    let is_original =
-        held.as_deref() == Some(&identity[..]) && counted.is_some_and(|counted| opens >= counted);
-    if age == Age::New {
-        let trusted = u64::from(options.key_origin == KeyOrigin::MadeWithStore);
-        let mut table = txn.open_table(tables::META)?;
-        table.insert(meta::GUARD_TRUSTED, trusted)?;
-        if trusted == 0 {
-            // The key may have signed before this directory was: what was handed over before now is not taken over again.
-            table.insert(meta::GUARD_RESET_MS, options.started.get())?;
-        }
-    } else if !is_original {
-        empty_guard(&txn, options.started)?;
-    }
-    txn.open_table(tables::IDENTITY)?.insert("file", &identity[..])?;
-    settle_sequences(&txn)?;
-    let opens = opens.max(counted.unwrap_or(0)) + 1;
-    txn.open_table(tables::META)?.insert(meta::OPENS, opens)?;
-    txn.commit()?;
-    write_small(disk, dir, "GUARD", &format!("{opens}\n"))
-}
-
 /// A sequence that is behind what it gave out already, which only damage can bring about, goes on after it: a number that is
 /// given out twice would write one session over another.
 fn settle_sequences(txn: &WriteTransaction) -> Result<(), StoreError> {
-    let last_session = txn.open_table(tables::SESSIONS)?.last()?.map(|(number, _)| number.value());
-    let last_event = txn.open_table(tables::EVENTS)?.last()?.map(|(id, _)| id.value());
+    let last_session =
+        txn.open_table(tables::SESSIONS::DEFINITION)?.last()?.map(|(number, _)| number.value());
+    let last_event = txn.open_table(tables::EVENTS::DEFINITION)?.last()?.map(|(id, _)| id.value());
     for (key, last) in [(meta::NEXT_SESSION, last_session), (meta::NEXT_EVENT, last_event)] {
         if let Some(last) = last
             && counter(txn, key)? <= last
         {
-            txn.open_table(tables::META)?.insert(key, last + 1)?;
+            txn.open_table(tables::META::DEFINITION)?.insert(key, last + 1)?;
         }
     }
     Ok(())
@@ -305,12 +332,14 @@ fn settle_sequences(txn: &WriteTransaction) -> Result<(), StoreError> {
 
 /// Forgets what was signed here: this is a copy, and the original may have signed more.
 pub(crate) fn empty_guard(txn: &WriteTransaction, at: UnixMillis) -> Result<(), StoreError> {
-    txn.open_table(tables::GUARD)?.retain(|_, _| false)?;
+    txn.open_table(tables::GUARD::DEFINITION)?.retain(|_, _| false)?;
     {
-        let mut table = txn.open_table(tables::META)?;
+        let mut table = txn.open_table(tables::META::DEFINITION)?;
         table.insert(meta::GUARD_TRUSTED, 0)?;
         table.insert(meta::GUARD_RESET_MS, at.get())?;
     }
-    events::write(&Changes { txn }, at, &Change::GuardReset)?;
+    let batch = Batch::new(txn);
+    events::write(&Changes { txn: &batch }, at, &Change::GuardReset)?;
+    batch.finish()?;
     Ok(())
 }

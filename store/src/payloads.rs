@@ -4,10 +4,10 @@
 //! arrives late is linked from the start, and the classes of all sessions that link one can be asked for. A redacted
 //! payload is dropped with its salt and refused from then on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use redb::{ReadableMultimapTable, ReadableTable};
+use redb::ReadableTable;
 use throughline_protocol::block::Block;
 use throughline_protocol::id::{EntryCid, HashKind, Seq, SessionId, UnixMillis};
 
@@ -16,7 +16,7 @@ use crate::events::{self, Change};
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight, StoredFile};
 use crate::health::Urgency;
 use crate::index::{self, Lane};
-use crate::rows::{BlockPlace, BlockRow, EntryRow};
+use crate::rows::{BlockPlace, BlockRow, EntryRow, SideRow};
 use crate::side;
 use crate::source::{Source, lookup};
 use crate::tables::{self, meta};
@@ -35,7 +35,7 @@ pub enum PayloadState {
 
 /// The row of a block that is held.
 pub(crate) fn row(source: &impl Source, digest: &[u8; 32]) -> Result<Option<BlockRow>, StoreError> {
-    lookup(source, tables::BLOCKS, digest, BlockRow::from_bytes)?.transpose()
+    lookup(source, tables::BLOCKS, digest, |row| BlockRow::split(row).map(|(row, _)| row))?.transpose()
 }
 
 /// Whether a redaction dropped this payload.
@@ -49,13 +49,13 @@ pub(crate) fn read(
     files: &Files,
     digest: &[u8; 32],
 ) -> Result<Option<Vec<u8>>, StoreError> {
-    let Some(row) = row(source, digest)? else { return Ok(None) };
+    let held = lookup(source, tables::BLOCKS, digest, |row| {
+        BlockRow::split(row).map(|(row, bytes)| (row, bytes.to_vec()))
+    })?;
+    let Some((row, bytes)) = held.transpose()? else { return Ok(None) };
     let cid = EntryCid::from_digest(*digest);
     match row.place {
         BlockPlace::Table => {
-            let bytes = lookup(source, tables::PAYLOADS, digest, <[u8]>::to_vec)?.ok_or_else(|| {
-                StoreError::Index { what: format!("payload {} has a row and no bytes", cid.short()) }
-            })?;
             crate::rows::check_hash(cid, &bytes, "payload")?;
             Ok(Some(bytes))
         }
@@ -66,17 +66,22 @@ pub(crate) fn read(
     }
 }
 
-/// Sessions and seqs of the entries that link a block.
+/// Sessions and seqs of the entries that link a block, ascending.
 pub(crate) fn links(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<(u64, u64)>, StoreError> {
-    let table = source.multimap(tables::BLOCK_REFS)?;
-    let mut links = Vec::new();
-    for value in table.get(digest)? {
-        links.push(value?.value());
+    let first = row(source, digest)?.and_then(|row| row.link);
+    let table = source.table(tables::BLOCK_REFS)?;
+    let mut links: Vec<(u64, u64)> = first.into_iter().collect();
+    for row in table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))? {
+        let row = row?.0;
+        let (_, session, seq) = row.value();
+        links.push((session, seq));
     }
+    links.sort_unstable();
+    links.dedup();
     Ok(links)
 }
 
-/// Digests and seqs of all that a session's entries link.
+/// Digests and seqs of all that a session's entries link, but for the payloads that they name.
 pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 32], u64)>, StoreError> {
     let table = source.table(tables::LINKS_OF_SESSION)?;
     let rows = table.range((session, 0, &[0; 32])..=(session, u64::MAX, &[0xff; 32]))?;
@@ -88,19 +93,58 @@ pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 3
     .collect()
 }
 
-fn is_linked(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
-    let table = source.multimap(tables::BLOCK_REFS)?;
-    let found = table.get(digest)?.next().transpose()?.is_some();
-    Ok(found)
+/// Session numbers and seqs of entries.
+pub(crate) type Links = Vec<(u64, u64)>;
+
+/// Sessions and seqs of the entries that name these payloads, ascending, from the entries themselves: walks all of them.
+/// Entries that cannot be read name nothing.
+pub(crate) fn links_of_entries(
+    source: &impl Source,
+    digests: &BTreeSet<[u8; 32]>,
+) -> Result<BTreeMap<[u8; 32], Links>, StoreError> {
+    let mut links = BTreeMap::<_, Links>::new();
+    if digests.is_empty() {
+        return Ok(links);
+    }
+    let mut note = |payload: Option<EntryCid>, link: (u64, u64)| {
+        if let Some(payload) = payload.filter(|payload| digests.contains(payload.digest())) {
+            links.entry(*payload.digest()).or_default().push(link);
+        }
+    };
+    for row in source.table(tables::ENTRIES)?.iter()? {
+        let (key, row) = row?;
+        note(EntryRow::from_bytes(row.value()).ok().and_then(|entry| entry.payload), key.value());
+    }
+    for row in source.table(tables::SIDE)?.iter()? {
+        let (key, row) = row?;
+        let (session, cid) = key.value();
+        if let Ok(side) = SideRow::from_bytes(EntryCid::from_digest(*cid), row.value()) {
+            note(side.payload, (session, side.seq.get()));
+        }
+    }
+    links.values_mut().for_each(|links| {
+        links.sort_unstable();
+        links.dedup();
+    });
+    Ok(links)
+}
+
+/// Whether the table of links has one to a block; its row may have another.
+fn has_more_links(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    let table = source.table(tables::BLOCK_REFS)?;
+    let mut rows = table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))?;
+    Ok(rows.next().transpose()?.is_some())
 }
 
 /// Stores the row of a block, and its bytes if they go into the table. Keeps a row that is there, with the longer lease.
+/// `link` is the entry that brought it, by session number and seq.
 pub(crate) fn put(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     digest: &[u8; 32],
     size: u64,
     inline: Option<&[u8]>,
     lease_ms: u64,
+    link: Option<(u64, u64)>,
 ) -> Result<(), StoreError> {
     let held = row(changes.txn, digest)?;
     let place = if inline.is_some() { BlockPlace::Table } else { BlockPlace::File };
@@ -113,61 +157,102 @@ pub(crate) fn put(
         changes.count(meta::BLOCK_BYTES, size, 0)?;
         changes.remove(tables::CONDEMNED, digest)?;
     }
-    if let Some(bytes) = inline {
-        // Also over bytes that are there: they may be damaged, which is why they were fetched again.
-        changes.put(tables::PAYLOADS, digest, bytes)?;
+    let first = held.and_then(|held| held.link).or(link);
+    if let Some((session, seq)) = link.filter(|_| link != first) {
+        changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
     }
-    let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms };
-    changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
+    let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms, link: first };
+    // Also over bytes that are there: they may be damaged, which is why they were fetched again.
+    put_row(changes, digest, row, inline)?;
     if lease_ms != 0 {
         changes.put(tables::LEASES, (lease_ms, digest), ())?;
     }
     Ok(())
 }
 
-/// Notes that an entry links a block.
-pub(crate) fn link(
-    changes: &Changes<'_>,
+/// Writes a row with the bytes that lie in the table: `inline`, or else those that are there.
+fn put_row(
+    changes: &Changes<'_, '_>,
+    digest: &[u8; 32],
+    row: BlockRow,
+    inline: Option<&[u8]>,
+) -> Result<(), StoreError> {
+    let bytes = match (row.place, inline) {
+        (BlockPlace::File, _) => row.to_bytes(&[]),
+        (BlockPlace::Table, Some(bytes)) => row.to_bytes(bytes),
+        (BlockPlace::Table, None) => {
+            let held = lookup(changes.txn, tables::BLOCKS, digest, |held| {
+                BlockRow::split(held).map(|(_, bytes)| row.to_bytes(bytes))
+            })?;
+            held.transpose()?.ok_or_else(|| {
+                StoreError::corrupt(format!("block {} has no bytes", EntryCid::from_digest(*digest).short()))
+            })?
+        }
+    };
+    changes.put(tables::BLOCKS, digest, bytes.as_slice())
+}
+
+/// Notes that an entry names a payload that did not come with it.
+pub(crate) fn link_payload(
+    changes: &Changes<'_, '_>,
     digest: &[u8; 32],
     session: u64,
     seq: Seq,
 ) -> Result<(), StoreError> {
-    changes.txn.open_multimap_table(tables::BLOCK_REFS)?.insert(digest, (session, seq.get()))?;
+    changes.put(tables::BLOCK_REFS, (digest, session, seq.get()), ())
+}
+
+/// Notes that an entry links a block, which only its payload names.
+pub(crate) fn link(
+    changes: &Changes<'_, '_>,
+    digest: &[u8; 32],
+    session: u64,
+    seq: Seq,
+) -> Result<(), StoreError> {
+    link_payload(changes, digest, session, seq)?;
     changes.put(tables::LINKS_OF_SESSION, (session, seq.get(), digest), ())
 }
 
 /// Takes an entry's link away; a block that nothing links or leases then goes.
 pub(crate) fn unlink(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     digest: &[u8; 32],
     session: u64,
     seq: u64,
 ) -> Result<(), StoreError> {
-    changes.txn.open_multimap_table(tables::BLOCK_REFS)?.remove(digest, (session, seq))?;
+    changes.remove(tables::BLOCK_REFS, (digest, session, seq))?;
     changes.remove(tables::LINKS_OF_SESSION, (session, seq, digest))?;
-    let is_leased = row(changes.txn, digest)?.is_some_and(|row| row.lease_ms != 0);
-    if !is_leased && !is_linked(changes.txn, digest)? {
-        remove(changes, digest)?;
+    let Some(row) = row(changes.txn, digest)? else { return Ok(()) };
+    let left = BlockRow { link: row.link.filter(|link| *link != (session, seq)), ..row };
+    if left.link.is_none() && left.lease_ms == 0 && !has_more_links(changes.txn, digest)? {
+        remove_row(changes, digest, row)
+    } else if left != row {
+        put_row(changes, digest, left, None)
+    } else {
+        Ok(())
     }
-    Ok(())
 }
 
-/// Removes a block's row and bytes; a file is unlinked after the commit.
-pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
+/// Removes a block's row and bytes and keeps what is known of its links; a file is unlinked after the commit.
+pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
     let Some(row) = row(changes.txn, digest)? else { return Ok(false) };
+    if let Some((session, seq)) = row.link {
+        changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
+    }
+    remove_row(changes, digest, row)?;
+    Ok(true)
+}
+
+fn remove_row(changes: &Changes<'_, '_>, digest: &[u8; 32], row: BlockRow) -> Result<(), StoreError> {
     changes.count(meta::BLOCK_BYTES, 0, row.size)?;
     changes.remove(tables::BLOCKS, digest)?;
     if row.lease_ms != 0 {
         changes.remove(tables::LEASES, (row.lease_ms, digest))?;
     }
-    match row.place {
-        BlockPlace::Table => changes.remove(tables::PAYLOADS, digest)?,
-        BlockPlace::File => {
-            changes.put(tables::CONDEMNED, digest, ())?;
-            true
-        }
-    };
-    Ok(true)
+    if row.place == BlockPlace::File {
+        changes.put(tables::CONDEMNED, digest, ())?;
+    }
+    Ok(())
 }
 
 /// Files whose rows are gone.
@@ -177,10 +262,14 @@ pub(crate) fn condemned(source: &impl Source) -> Result<Vec<[u8; 32]>, StoreErro
 }
 
 /// Removes blocks whose lease is over and that nothing links, at most `limit`; returns how many leases ended.
-pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
+pub(crate) fn end_leases(
+    changes: &Changes<'_, '_>,
+    now: UnixMillis,
+    limit: usize,
+) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
-        let table = changes.txn.open_table(tables::LEASES)?;
+        let table = changes.txn.table(tables::LEASES)?;
         for row in table.iter()?.take(limit) {
             let row = row?.0;
             let (expires, digest) = row.value();
@@ -191,14 +280,12 @@ pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -
         }
     }
     for (expires, digest) in &over {
-        if is_linked(changes.txn, digest)? {
-            changes.remove(tables::LEASES, (*expires, digest))?;
-            if let Some(row) = row(changes.txn, digest)? {
-                let row = BlockRow { lease_ms: 0, ..row };
-                changes.put(tables::BLOCKS, digest, row.to_bytes().as_slice())?;
-            }
+        changes.remove(tables::LEASES, (*expires, digest))?;
+        let Some(row) = row(changes.txn, digest)? else { continue };
+        if row.link.is_some() || has_more_links(changes.txn, digest)? {
+            put_row(changes, digest, BlockRow { lease_ms: 0, ..row }, None)?;
         } else {
-            remove(changes, digest)?;
+            remove_row(changes, digest, row)?;
         }
     }
     Ok(over.len())
@@ -269,7 +356,7 @@ impl Step for PutBlock {
         Ok(vec![files.put(block.bytes())?.1])
     }
 
-    fn check(&self, view: &View<'_>) -> Result<Stored, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<Stored, StoreError> {
         let digest = self.digest();
         if is_refused(view.txn, &digest)? {
             return Err(StoreError::Refused(dropped(&digest)));
@@ -277,15 +364,15 @@ impl Step for PutBlock {
         Ok(if row(view.txn, &digest)?.is_some() { Stored::Held } else { Stored::New })
     }
 
-    fn write(self, stored: Stored, changes: &Changes<'_>) -> Result<Stored, StoreError> {
+    fn write(self, stored: Stored, changes: &Changes<'_, '_>) -> Result<Stored, StoreError> {
         let (digest, lease) = (self.digest(), self.lease_until.get());
         match &self.content {
             Content::Bytes(block) => {
                 let bytes = block.bytes();
                 let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
-                put(changes, &digest, size_of(bytes), inline, lease)?;
+                put(changes, &digest, size_of(bytes), inline, lease, None)?;
             }
-            Content::File(file) => put(changes, &digest, file.size, None, lease)?,
+            Content::File(file) => put(changes, &digest, file.size, None, lease, None)?,
         }
         if stored == Stored::New {
             events::write(changes, self.at, &Change::Block { digest })?;
@@ -320,11 +407,11 @@ impl Step for LinkBlocks {
     type Error = StoreError;
     type Plan = u64;
 
-    fn check(&self, view: &View<'_>) -> Result<u64, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<u64, StoreError> {
         Ok(index::need_session(view.txn, self.session)?.number)
     }
 
-    fn write(self, number: u64, changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, number: u64, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         self.links.iter().try_for_each(|(seq, digest)| link(changes, digest, number, *seq))
     }
 }
@@ -361,7 +448,7 @@ pub enum Which {
 }
 
 impl DropPayloads {
-    fn digests(&self, view: &View<'_>) -> Result<BTreeMap<[u8; 32], ()>, StoreError> {
+    fn digests(&self, view: &View<'_, '_>) -> Result<BTreeMap<[u8; 32], ()>, StoreError> {
         let number = index::need_session(view.txn, self.session)?.number;
         let table = view.txn.table(tables::ENTRIES)?;
         let mut digests = BTreeMap::new();
@@ -402,11 +489,11 @@ impl Step for DropPayloads {
         Urgency::Urgent
     }
 
-    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
         self.digests(view)
     }
 
-    fn write(self, digests: Self::Plan, changes: &Changes<'_>) -> Result<usize, StoreError> {
+    fn write(self, digests: Self::Plan, changes: &Changes<'_, '_>) -> Result<usize, StoreError> {
         let mut gone = 0;
         for digest in digests.keys() {
             if self.later == Later::Refuse {

@@ -28,7 +28,7 @@ pub(crate) fn all(source: &impl Source) -> Result<Vec<(SessionId, Pin)>, StoreEr
 }
 
 /// Sets the pin of a session.
-pub(crate) fn put(changes: &Changes<'_>, session: SessionId, pin: Pin) -> Result<(), StoreError> {
+pub(crate) fn put(changes: &Changes<'_, '_>, session: SessionId, pin: Pin) -> Result<(), StoreError> {
     changes.put(tables::PINS, session.genesis().digest(), pin.to_bytes().as_slice())?;
     events::write(changes, pin.since, &Change::Pin { session })?;
     Ok(())
@@ -50,11 +50,11 @@ impl Step for SetPin {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
+    fn check(&self, _view: &View<'_, '_>) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         if let Some(pin) = self.pin {
             return put(changes, self.session, pin);
         }

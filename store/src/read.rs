@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+use redb::{ReadableTable, ReadableTableMetadata};
 use throughline_protocol::block::sha256;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, SessionId};
@@ -19,7 +19,7 @@ use crate::idempotency::{self, Scope, Used};
 use crate::index;
 use crate::jobs::NamedRow;
 use crate::rows::{GuardRow, Pin, SessionRow};
-use crate::source::{Source, counter, lookup};
+use crate::source::{Snapshot, Source, counter, lookup};
 use crate::tables::{self, meta};
 use crate::{guard, jobs, pins};
 
@@ -62,7 +62,7 @@ impl Stats {
 
 /// One snapshot of the store. The data directory stays open and locked while it lives.
 pub struct Reader {
-    pub(crate) txn: ReadTransaction,
+    pub(crate) txn: Arc<Snapshot>,
     pub(crate) files: Arc<Files>,
     pub(crate) store: Store,
 }

@@ -103,6 +103,15 @@ pub struct GuardRow {
     pub bytes: Vec<u8>,
 }
 
+/// A [`GuardRow`] as stored. The bytes are those of the entry, which is held; a session that is forgotten leaves them here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GuardMark {
+    pub(crate) epoch: Epoch,
+    pub(crate) seq: Seq,
+    pub(crate) cid: EntryCid,
+    pub(crate) bytes: Option<Vec<u8>>,
+}
+
 /// Why an entry is held beside the main chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SideStatus {
@@ -233,37 +242,50 @@ pub(crate) struct BlockRow {
     pub(crate) place: BlockPlace,
     /// Kept until then (Unix milliseconds) although nothing links it; 0 is no lease.
     pub(crate) lease_ms: u64,
+    /// Session number and seq of the entry that brought it: most blocks are linked once. The others that link it are in
+    /// the table of links.
+    pub(crate) link: Option<(u64, u64)>,
 }
 
 /// Where a block's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockPlace {
-    /// In the table of payloads.
+    /// In the row itself.
     Table,
     /// In a file under `payloads/`.
     File,
 }
 
 impl BlockRow {
-    pub(crate) fn to_bytes(self) -> [u8; 17] {
-        let mut out = [0; 17];
-        out[..8].copy_from_slice(&self.size.to_be_bytes());
-        out[8..16].copy_from_slice(&self.lease_ms.to_be_bytes());
-        out[16] = u8::from(self.place == BlockPlace::File);
+    /// Length of a row before the bytes.
+    const HEAD_BYTES: usize = 33;
+
+    /// `size ‖ lease ‖ session ‖ seq ‖ place ‖ bytes`; a file's bytes lie elsewhere. Session 0 is no link.
+    pub(crate) fn to_bytes(self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(Self::HEAD_BYTES + bytes.len());
+        out.extend(self.size.to_be_bytes());
+        out.extend(self.lease_ms.to_be_bytes());
+        let (session, seq) = self.link.unwrap_or_default();
+        out.extend(session.to_be_bytes());
+        out.extend(seq.to_be_bytes());
+        out.push(u8::from(self.place == BlockPlace::File));
+        out.extend(bytes);
         out
     }
 
-    pub(crate) fn from_bytes(row: &[u8]) -> Result<Self, StoreError> {
+    /// Reads a row, and the bytes that lie in the table; they are not hashed here.
+    pub(crate) fn split(row: &[u8]) -> Result<(Self, &[u8]), StoreError> {
         let damaged = || StoreError::corrupt("a block row is not readable");
-        let row: &[u8; 17] = row.try_into().map_err(|_| damaged())?;
+        let (head, bytes) = row.split_first_chunk::<{ Self::HEAD_BYTES }>().ok_or_else(damaged)?;
         let number =
-            |at: usize| row[at..at + 8].iter().fold(0_u64, |number, byte| (number << 8) | u64::from(*byte));
-        let place = match row[16] {
-            0 => BlockPlace::Table,
-            1 => BlockPlace::File,
+            |at: usize| head[at..at + 8].iter().fold(0_u64, |number, byte| (number << 8) | u64::from(*byte));
+        let place = match (head[32], bytes) {
+            (0, _) => BlockPlace::Table,
+            (1, []) => BlockPlace::File,
             _ => return Err(damaged()),
         };
-        Ok(BlockRow { size: number(0), lease_ms: number(8), place })
+        let link = Some((number(16), number(24))).filter(|(session, _)| *session != 0);
+        Ok((BlockRow { size: number(0), lease_ms: number(8), place, link }, bytes))
     }
 }
 
@@ -438,26 +460,24 @@ impl SessionRow {
     }
 }
 
-impl GuardRow {
+impl GuardMark {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let map = Map::new()
             .with("epoch", self.epoch)
             .with("seq", self.seq)
             .with("cid", cid_value(self.cid))
-            .with("bytes", bytes_value(&self.bytes));
+            .with_some("bytes", self.bytes.as_deref().map(bytes_value));
         codec::encode_map(&map)
     }
 
     pub(crate) fn from_bytes(row: &[u8]) -> Result<Self, StoreError> {
         let fields = Fields::read(row, "guard")?;
-        let row = GuardRow {
+        Ok(GuardMark {
             epoch: fields.epoch("epoch")?,
             seq: fields.seq("seq")?,
             cid: fields.cid("cid")?,
-            bytes: fields.bytes("bytes")?.to_vec(),
-        };
-        check_hash(row.cid, &row.bytes, "the signed entry of a guard row")?;
-        Ok(row)
+            bytes: fields.maybe("bytes", |fields| fields.bytes("bytes").map(<[u8]>::to_vec))?,
+        })
     }
 }
 

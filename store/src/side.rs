@@ -75,7 +75,7 @@ pub(crate) fn list(
 
 /// Puts an entry beside the main chain.
 pub(crate) fn put(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     session: u64,
     cid: EntryCid,
     row: &SideRow,
@@ -137,7 +137,7 @@ enum Words {
 }
 
 /// What the side entries of a session take, payloads included.
-fn session_bytes(view: &View<'_>, session: u64) -> Result<u64, StoreError> {
+fn session_bytes(view: &View<'_, '_>, session: u64) -> Result<u64, StoreError> {
     let table = view.txn.table(tables::SIDE)?;
     let mut bytes = 0_u64;
     for row in table.range((session, &[0; 32])..=(session, &[0xff; 32]))? {
@@ -163,7 +163,7 @@ impl Step for PutSide {
         large.map(|bytes| Ok(files.put(bytes)?.1)).collect()
     }
 
-    fn check(&self, view: &View<'_>) -> Result<SidePlan, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<SidePlan, StoreError> {
         let session = index::need_session(view.txn, self.session)?.number;
         let mut plan = SidePlan { session, new: Vec::new(), dropped: 0 };
         let mut seen = BTreeSet::new();
@@ -205,7 +205,7 @@ impl Step for PutSide {
         Ok(plan)
     }
 
-    fn write(self, plan: SidePlan, changes: &Changes<'_>) -> Result<SideKept, StoreError> {
+    fn write(self, plan: SidePlan, changes: &Changes<'_, '_>) -> Result<SideKept, StoreError> {
         for (at, words) in &plan.new {
             let (entry, status) = &self.entries[*at];
             let signed = entry.signed();
@@ -240,11 +240,11 @@ impl Step for RestateSide {
     type Error = StoreError;
     type Plan = u64;
 
-    fn check(&self, view: &View<'_>) -> Result<u64, StoreError> {
+    fn check(&self, view: &View<'_, '_>) -> Result<u64, StoreError> {
         Ok(index::need_session(view.txn, self.session)?.number)
     }
 
-    fn write(self, session: u64, changes: &Changes<'_>) -> Result<(), StoreError> {
+    fn write(self, session: u64, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         for (cid, status) in self.statuses {
             let Some(held) = get(changes.txn, session, cid)? else { continue };
             let SideEntry { seq, since, payload, bytes, .. } = held;
@@ -257,7 +257,7 @@ impl Step for RestateSide {
 
 /// Stores the payload of a side entry, linked as those of the chain are.
 fn put_words(
-    changes: &Changes<'_>,
+    changes: &Changes<'_, '_>,
     session: u64,
     seq: Seq,
     payload: EntryCid,
@@ -266,9 +266,8 @@ fn put_words(
     if payloads::is_refused(changes.txn, payload.digest())? {
         return Ok(());
     }
-    payloads::link(changes, payload.digest(), session, seq)?;
     let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(bytes);
-    payloads::put(changes, payload.digest(), size_of(bytes), inline, 0)
+    payloads::put(changes, payload.digest(), size_of(bytes), inline, 0, Some((session, seq.get())))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use redb::{Key, ReadableMultimapTable, ReadableTable, TableDefinition, Value};
+use redb::{ReadableTable, Value as _};
 use sha2::{Digest, Sha256};
 use throughline_protocol::block::{Block, Signed};
 use throughline_protocol::code::Code;
@@ -18,7 +18,7 @@ use throughline_protocol::verify::VerifiedSegment;
 use crate::error::StoreError;
 use crate::fixture::*;
 use crate::source::Source;
-use crate::tables::{self, meta};
+use crate::tables::{self, Spec, meta};
 use crate::testing::{Dice, ModelDisk};
 use crate::*;
 
@@ -241,7 +241,7 @@ pub(crate) fn open(disk: &ModelDisk, dir: &Path) -> Result<Store, OpenError> {
 }
 
 /// Everything that a store holds: of each table the digest of its rows, and of each block whether its bytes are right. Left out
-/// is what an open changes, and the list of files that are still to be unlinked.
+/// is what an open changes, how many transactions it took, and the list of files that are still to be unlinked.
 pub(crate) type Dump = BTreeMap<String, [u8; 32]>;
 
 pub(crate) fn dump(store: &Store) -> Result<Dump, StoreError> {
@@ -250,26 +250,17 @@ pub(crate) fn dump(store: &Store) -> Result<Dump, StoreError> {
     macro_rules! dump {
         ($($table:ident),*) => { $(dump.insert(stringify!($table).to_owned(), rows(&reader, tables::$table)?);)* };
     }
-    dump!(SESSIONS, SESSION_IDS, CHAIN_STATES, ENTRIES, INDEX, SIDE, PAYLOADS, BLOCKS, LINKS_OF_SESSION);
+    dump!(SESSIONS, SESSION_IDS, CHAIN_STATES, ENTRIES, INDEX, SIDE, BLOCKS, BLOCK_REFS, LINKS_OF_SESSION);
     dump!(LEASES, REFUSED, CONTROLS, CONTROL_ALIASES, CONTROLS_OF_OWNER, REFS_OF_SESSION, OWNERS, GUARD);
     dump!(IDEMPOTENCY, IDEMPOTENCY_EXPIRY, STAGED, STAGING_SCOPES, PINS, JOBS, FACTS, EVENTS);
     let mut hasher = Sha256::new();
     for row in reader.txn.table(tables::META)?.iter()? {
         let (key, value) = row?;
-        if key.value() != meta::OPENS {
+        if ![meta::OPENS, meta::BATCH].contains(&key.value()) {
             hasher.update(format!("{} {}\n", key.value(), value.value()));
         }
     }
     dump.insert("META".to_owned(), hasher.finalize().into());
-    let mut hasher = Sha256::new();
-    for row in reader.txn.multimap(tables::BLOCK_REFS)?.iter()? {
-        let (digest, links) = row?;
-        hasher.update(digest.value());
-        for link in links {
-            hasher.update(format!("{:?}", link?.value()));
-        }
-    }
-    dump.insert("BLOCK_REFS".to_owned(), hasher.finalize().into());
     let mut hasher = Sha256::new();
     for row in reader.txn.table(tables::BLOCKS)?.iter()? {
         let digest = *row?.0.value();
@@ -281,15 +272,12 @@ pub(crate) fn dump(store: &Store) -> Result<Dump, StoreError> {
     Ok(dump)
 }
 
-fn rows<K: Key + 'static, V: Value + 'static>(
-    reader: &Reader,
-    table: TableDefinition<'static, K, V>,
-) -> Result<[u8; 32], StoreError> {
+fn rows<S: Spec>(reader: &Reader, table: S) -> Result<[u8; 32], StoreError> {
     let mut hasher = Sha256::new();
     for row in reader.txn.table(table)?.iter()? {
         let (key, value) = row?;
         let (key, value) = (key.value(), value.value());
-        for part in [K::as_bytes(&key).as_ref(), V::as_bytes(&value).as_ref()] {
+        for part in [S::K::as_bytes(&key).as_ref(), S::V::as_bytes(&value).as_ref()] {
             hasher.update(u64::try_from(part.len()).unwrap().to_be_bytes());
             hasher.update(part);
         }

@@ -11,6 +11,7 @@ use throughline_protocol::testing::{Reach, raw_block, ts};
 
 use crate::fixture::*;
 use crate::side::tests::{SIDE_LIMITS, beside};
+use crate::tables::Spec as _;
 use crate::*;
 
 fn bytes_of(length: usize) -> Vec<u8> {
@@ -92,6 +93,7 @@ fn damage(store: &Store, change: impl FnOnce(&redb::WriteTransaction)) {
     let txn = store.inner.database.begin_write().unwrap();
     change(&txn);
     txn.commit().unwrap();
+    store.inner.published.set(store.inner.database.begin_read().unwrap());
 }
 
 #[test]
@@ -101,14 +103,14 @@ fn damaged_rows_are_told_by_reads_and_by_fsck() {
     store.adopt(whole(&builder), AdoptOptions { controls: builder.controls().to_vec(), ..at() }).unwrap();
     let number = store.reader().unwrap().session(builder.session()).unwrap().unwrap().number;
     damage(&store, |txn| {
-        let mut table = txn.open_table(crate::tables::ENTRIES).unwrap();
+        let mut table = txn.open_table(crate::tables::ENTRIES::DEFINITION).unwrap();
         let mut row = table.get((number, 2)).unwrap().unwrap().value().to_vec();
         let end = row.len() - 1;
         row[end] ^= 1;
         table.insert((number, 2), row.as_slice()).unwrap();
-        let mut index = txn.open_table(crate::tables::INDEX).unwrap();
+        let mut index = txn.open_table(crate::tables::INDEX::DEFINITION).unwrap();
         index.insert(builder.entries()[3].entry.cid().digest(), (number, 1, 0)).unwrap();
-        let mut controls = txn.open_table(crate::tables::CONTROLS).unwrap();
+        let mut controls = txn.open_table(crate::tables::CONTROLS::DEFINITION).unwrap();
         controls.insert(&builder.controls()[0].hash(), &b"junk"[..]).unwrap();
     });
     let reader = store.reader().unwrap();
@@ -507,21 +509,6 @@ fn an_expired_key_is_forgotten_and_an_entry_s_never() {
     assert_eq!(look("long"), Used::Same(b"long".to_vec()));
 }
 
-/// Blocks the writer in a reply until the returned sender is used or dropped, so that what is queued meanwhile is one batch.
-fn hold(store: &Store) -> mpsc::Sender<()> {
-    let (release, wait) = mpsc::channel::<()>();
-    let (entered, is_in) = mpsc::channel();
-    let note = PutNote { at: now(), topic: "hold".to_owned(), data: Vec::new() };
-    store
-        .submit(note, move |_| {
-            entered.send(()).unwrap();
-            let _ = wait.recv();
-        })
-        .unwrap();
-    is_in.recv().unwrap();
-    release
-}
-
 #[test]
 fn a_refusal_spoils_nothing_of_its_batch() {
     let home = Home::new();
@@ -555,10 +542,11 @@ fn a_refusal_spoils_nothing_of_its_batch() {
     }
     assert_holds(&store, &one);
     assert_holds(&store, &two.at(0));
-    // The held note, the batch, and the two that the checks above made.
+    // The held note and the batch, which may become durable together, and the two that the checks above made.
     assert_eq!(before, 0);
     drop(store);
-    assert_eq!(commits.load(Ordering::SeqCst), 4);
+    let commits = commits.load(Ordering::SeqCst);
+    assert!((3..=4).contains(&commits), "{commits}");
 }
 
 #[test]

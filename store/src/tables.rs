@@ -4,7 +4,10 @@
 //! (session number, seq), because random keys cost 1.8 times the bytes; what is only ever asked for by hash is keyed by
 //! the sha2-256 digest.
 
-use redb::{MultimapTableDefinition, TableDefinition};
+use std::cell::RefCell;
+use std::sync::OnceLock;
+
+use redb::{Key, ReadOnlyTable, Table, TableDefinition, Value, WriteTransaction};
 
 use crate::checked::Checked;
 
@@ -15,85 +18,146 @@ pub(crate) type Bytes = &'static [u8];
 /// An encoded row, see [`crate::rows`].
 pub(crate) type Row = Checked;
 
-/// Counters and numbers of the store itself.
-pub(crate) const META: TableDefinition<'static, &'static str, u64> = TableDefinition::new("meta_v1");
-/// Identity of the database file, so that a copy is told from the original.
-pub(crate) const IDENTITY: TableDefinition<'static, &'static str, Row> = TableDefinition::new("identity_v2");
+/// One table: its types, its name, and where an open transaction keeps it.
+pub(crate) trait Spec: Copy {
+    /// What rows are found by.
+    type K: Key + 'static;
+    /// What rows are.
+    type V: Value + 'static;
+    /// For the database.
+    const DEFINITION: TableDefinition<'static, Self::K, Self::V>;
+    /// Its name in the database.
+    const NAME: &'static str;
 
-/// Session number → [`crate::rows::SessionRow`].
-pub(crate) const SESSIONS: TableDefinition<'static, u64, Row> = TableDefinition::new("sessions_v2");
-/// Genesis digest → session number.
-pub(crate) const SESSION_IDS: TableDefinition<'static, Digest32, u64> =
-    TableDefinition::new("session_ids_v1");
-/// Session number → the verifier's state after the tip.
-pub(crate) const CHAIN_STATES: TableDefinition<'static, u64, Row> = TableDefinition::new("chain_states_v2");
-/// (session number, seq) → [`crate::rows::EntryRow`]: the main chain.
-pub(crate) const ENTRIES: TableDefinition<'static, (u64, u64), Row> = TableDefinition::new("entries_v2");
-/// Entry digest → (session number, seq, 0 main | 1 side).
-pub(crate) const INDEX: TableDefinition<'static, Digest32, (u64, u64, u8)> = TableDefinition::new("index_v1");
-/// (session number, entry digest) → [`crate::rows::SideRow`]: held, but not on the main chain.
-pub(crate) const SIDE: TableDefinition<'static, (u64, Digest32), Row> = TableDefinition::new("side_v2");
-/// (genesis digest, accusation) → [`crate::evidence::KeptEvidence`]; the session need not be held.
-pub(crate) const EVIDENCE: TableDefinition<'static, (Digest32, Bytes), Row> =
-    TableDefinition::new("evidence_v1");
+    /// Its place among the tables that a transaction has open.
+    fn slot<'b, 't>(open: &'b Open<'t>) -> &'b RefCell<Option<Table<'t, Self::K, Self::V>>>;
 
-/// Digest → bytes of a payload of at most 16 KiB.
-pub(crate) const PAYLOADS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("payloads_v2");
-/// Digest → [`crate::rows::BlockRow`] of every payload and file that is held.
-pub(crate) const BLOCKS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("blocks_v2");
-/// Digest → (session number, seq) of the entries that link it, whether it is held or not.
-pub(crate) const BLOCK_REFS: MultimapTableDefinition<'static, Digest32, (u64, u64)> =
-    MultimapTableDefinition::new("block_refs_v1");
-/// (session number, seq, digest): the same links from the other side.
-pub(crate) const LINKS_OF_SESSION: TableDefinition<'static, (u64, u64, Digest32), ()> =
-    TableDefinition::new("links_of_session_v1");
-/// (expiry in Unix milliseconds, digest): leases of blocks that nothing links yet.
-pub(crate) const LEASES: TableDefinition<'static, (u64, Digest32), ()> = TableDefinition::new("leases_v1");
-/// Digest → when: payloads that a redaction dropped, refused from then on.
-pub(crate) const REFUSED: TableDefinition<'static, Digest32, u64> = TableDefinition::new("refused_v1");
-/// Digests of files whose row is gone and whose bytes are still to be unlinked.
-pub(crate) const CONDEMNED: TableDefinition<'static, Digest32, ()> = TableDefinition::new("condemned_v1");
+    /// Its place among the tables that a snapshot has open.
+    fn read_slot(open: &OpenToRead) -> &OnceLock<ReadOnlyTable<Self::K, Self::V>>;
+}
 
-/// sha2-256 of the bytes → [`crate::rows::ControlRow`].
-pub(crate) const CONTROLS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("controls_v2");
-/// blake2b-256 digest of the bytes → their sha2-256: a Seed daemon names the same blob so.
-pub(crate) const CONTROL_ALIASES: TableDefinition<'static, Digest32, Digest32> =
-    TableDefinition::new("control_aliases_v1");
-/// (owner key, hash) of capabilities and tombstones.
-pub(crate) const CONTROLS_OF_OWNER: TableDefinition<'static, (Digest32, Digest32), ()> =
-    TableDefinition::new("controls_of_owner_v1");
-/// (genesis digest, hash) of Refs; the session need not be held.
-pub(crate) const REFS_OF_SESSION: TableDefinition<'static, (Digest32, Digest32), ()> =
-    TableDefinition::new("refs_of_session_v1");
-/// Owner key → (count, digest) over its capabilities and tombstones.
-pub(crate) const OWNERS: TableDefinition<'static, Digest32, (u64, Digest32)> =
-    TableDefinition::new("owners_v1");
+/// Something to be done with a table that is found by its name.
+pub(crate) trait Visit {
+    /// What comes of it.
+    type Output;
 
-/// Genesis digest → [`crate::rows::GuardRow`]; stays when the session is forgotten. A backup leaves this table out.
-pub(crate) const GUARD: TableDefinition<'static, Digest32, Row> = TableDefinition::new("guard_v2");
-/// (scope, key) → [`crate::rows::IdempotencyRow`].
-pub(crate) const IDEMPOTENCY: TableDefinition<'static, (Digest32, &'static str), Row> =
-    TableDefinition::new("idempotency_v2");
-/// (expiry in Unix milliseconds, scope, key) of those that expire.
-pub(crate) const IDEMPOTENCY_EXPIRY: TableDefinition<'static, (u64, Digest32, &'static str), ()> =
-    TableDefinition::new("idempotency_expiry_v1");
+    /// Does it.
+    fn table<S: Spec>(self, table: S) -> Self::Output;
+}
 
-/// (scope, digest) → bytes that are not adopted yet.
-pub(crate) const STAGED: TableDefinition<'static, (Digest32, Digest32), Row> =
-    TableDefinition::new("staged_v2");
-/// Scope → (bytes, expiry in Unix milliseconds).
-pub(crate) const STAGING_SCOPES: TableDefinition<'static, Digest32, (u64, u64)> =
-    TableDefinition::new("staging_scopes_v1");
+/// Defines the tables, and what concerns all of them.
+macro_rules! tables {
+    ($($(#[$doc:meta])* $name:ident ($field:ident): $key:ty => $value:ty = $text:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug)]
+            #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "tables are named as constants are")]
+            pub(crate) struct $name;
 
-/// Genesis digest → [`crate::rows::Pin`].
-pub(crate) const PINS: TableDefinition<'static, Digest32, Row> = TableDefinition::new("pins_v2");
-/// (kind, id) → bytes of a job's journal, opaque here.
-pub(crate) const JOBS: TableDefinition<'static, (&'static str, Bytes), Row> = TableDefinition::new("jobs_v2");
-/// (space, key) → bytes: peers, aliases and other small facts of the node, opaque here.
-pub(crate) const FACTS: TableDefinition<'static, (&'static str, Bytes), Row> =
-    TableDefinition::new("facts_v2");
-/// Event id → [`crate::events::Event`].
-pub(crate) const EVENTS: TableDefinition<'static, u64, Row> = TableDefinition::new("events_v2");
+            impl Spec for $name {
+                type K = $key;
+                type V = $value;
+                const DEFINITION: TableDefinition<'static, $key, $value> = TableDefinition::new($text);
+                const NAME: &'static str = $text;
+
+                fn slot<'b, 't>(open: &'b Open<'t>) -> &'b RefCell<Option<Table<'t, $key, $value>>> {
+                    &open.$field
+                }
+
+                fn read_slot(open: &OpenToRead) -> &OnceLock<ReadOnlyTable<$key, $value>> {
+                    &open.$field
+                }
+            }
+        )*
+
+        /// The tables that a transaction has open: opening one costs more than reading a row of it.
+        #[derive(Default)]
+        pub(crate) struct Open<'t> {
+            $($field: RefCell<Option<Table<'t, $key, $value>>>,)*
+        }
+
+        /// The tables that a snapshot has open.
+        #[derive(Default)]
+        pub(crate) struct OpenToRead {
+            $($field: OnceLock<ReadOnlyTable<$key, $value>>,)*
+        }
+
+        /// Every table, opened once when the database is made, so that readers find all of them.
+        pub(crate) fn create_all(txn: &WriteTransaction) -> Result<(), redb::TableError> {
+            $(txn.open_table($name::DEFINITION)?;)*
+            Ok(())
+        }
+
+        /// Shows `visit` the table of a name, if there is one.
+        pub(crate) fn named<T: Visit>(name: &[u8], visit: T) -> Option<T::Output> {
+            $(if name == $text.as_bytes() {
+                return Some(visit.table($name));
+            })*
+            None
+        }
+    };
+}
+
+tables! {
+    /// Counters and numbers of the store itself.
+    META (meta): &'static str => u64 = "meta_v1";
+    /// Identity of the database file, so that a copy is told from the original.
+    IDENTITY (identity): &'static str => Row = "identity_v2";
+    /// Session number → [`crate::rows::SessionRow`].
+    SESSIONS (sessions): u64 => Row = "sessions_v2";
+    /// Genesis digest → session number.
+    SESSION_IDS (session_ids): Digest32 => u64 = "session_ids_v1";
+    /// Session number → the verifier's state after the tip.
+    CHAIN_STATES (chain_states): u64 => Row = "chain_states_v2";
+    /// (session number, seq) → [`crate::rows::EntryRow`]: the main chain.
+    ENTRIES (entries): (u64, u64) => Row = "entries_v2";
+    /// Entry digest → (session number, seq, 0 main | 1 side).
+    INDEX (index): Digest32 => (u64, u64, u8) = "index_v1";
+    /// (session number, entry digest) → [`crate::rows::SideRow`]: held, but not on the main chain.
+    SIDE (side): (u64, Digest32) => Row = "side_v2";
+    /// (genesis digest, accusation) → [`crate::evidence::KeptEvidence`]; the session need not be held.
+    EVIDENCE (evidence): (Digest32, Bytes) => Row = "evidence_v1";
+    /// Digest → [`crate::rows::BlockRow`] of every payload and file that is held, and the bytes of a payload of at most 16 KiB.
+    BLOCKS (blocks): Digest32 => Row = "blocks_v3";
+    /// (digest, session number, seq) of the entries that link a block, whether it is held or not.
+    BLOCK_REFS (block_refs): (Digest32, u64, u64) => () = "block_refs_v2";
+    /// (session number, seq, digest): the same links from the other side, but for payloads: entries name those themselves.
+    LINKS_OF_SESSION (links_of_session): (u64, u64, Digest32) => () = "links_of_session_v2";
+    /// (expiry in Unix milliseconds, digest): leases of blocks that nothing links yet.
+    LEASES (leases): (u64, Digest32) => () = "leases_v1";
+    /// Digest → when: payloads that a redaction dropped, refused from then on.
+    REFUSED (refused): Digest32 => u64 = "refused_v1";
+    /// Digests of files whose row is gone and whose bytes are still to be unlinked.
+    CONDEMNED (condemned): Digest32 => () = "condemned_v1";
+    /// sha2-256 of the bytes → [`crate::rows::ControlRow`].
+    CONTROLS (controls): Digest32 => Row = "controls_v2";
+    /// blake2b-256 digest of the bytes → their sha2-256: a Seed daemon names the same blob so.
+    CONTROL_ALIASES (control_aliases): Digest32 => Digest32 = "control_aliases_v1";
+    /// (owner key, hash) of capabilities and tombstones.
+    CONTROLS_OF_OWNER (controls_of_owner): (Digest32, Digest32) => () = "controls_of_owner_v1";
+    /// (genesis digest, hash) of Refs; the session need not be held.
+    REFS_OF_SESSION (refs_of_session): (Digest32, Digest32) => () = "refs_of_session_v1";
+    /// Owner key → (count, digest) over its capabilities and tombstones.
+    OWNERS (owners): Digest32 => (u64, Digest32) = "owners_v1";
+    /// Genesis digest → [`crate::rows::GuardRow`]; stays when the session is forgotten. A backup leaves this table out.
+    GUARD (guard): Digest32 => Row = "guard_v3";
+    /// (scope, key) → [`crate::rows::IdempotencyRow`].
+    IDEMPOTENCY (idempotency): (Digest32, &'static str) => Row = "idempotency_v2";
+    /// (expiry in Unix milliseconds, scope, key) of those that expire.
+    IDEMPOTENCY_EXPIRY (idempotency_expiry): (u64, Digest32, &'static str) => () = "idempotency_expiry_v1";
+    /// (scope, digest) → bytes that are not adopted yet.
+    STAGED (staged): (Digest32, Digest32) => Row = "staged_v2";
+    /// Scope → (bytes, expiry in Unix milliseconds).
+    STAGING_SCOPES (staging_scopes): Digest32 => (u64, u64) = "staging_scopes_v1";
+    /// Genesis digest → [`crate::rows::Pin`].
+    PINS (pins): Digest32 => Row = "pins_v2";
+    /// (kind, id) → bytes of a job's journal, opaque here.
+    JOBS (jobs): (&'static str, Bytes) => Row = "jobs_v2";
+    /// (space, key) → bytes: peers, aliases and other small facts of the node, opaque here.
+    FACTS (facts): (&'static str, Bytes) => Row = "facts_v2";
+    /// Event id → [`crate::events::Event`].
+    EVENTS (events): u64 => Row = "events_v2";
+}
 
 /// Keys of [`META`].
 pub(crate) mod meta {
@@ -119,8 +183,10 @@ pub(crate) mod meta {
     pub(crate) const EVIDENCE_BYTES: &str = "evidence_bytes";
     /// Bytes of staged blocks.
     pub(crate) const STAGING_BYTES: &str = "staging_bytes";
+    /// Number of the newest batch that is in the database; see [`crate::journal`].
+    pub(crate) const BATCH: &str = "batch";
     /// All of them.
-    pub(crate) const ALL: [&str; 11] = [
+    pub(crate) const ALL: [&str; 12] = [
         SCHEMA,
         NEXT_SESSION,
         NEXT_EVENT,
@@ -132,40 +198,6 @@ pub(crate) mod meta {
         SIDE_BYTES,
         EVIDENCE_BYTES,
         STAGING_BYTES,
+        BATCH,
     ];
-}
-
-/// Every table, opened once when the database is made, so that readers find all of them.
-pub(crate) fn create_all(txn: &redb::WriteTransaction) -> Result<(), redb::TableError> {
-    macro_rules! open {
-        ($($table:ident),*) => { $(txn.open_table($table)?;)* };
-    }
-    open!(
-        META,
-        IDENTITY,
-        SESSIONS,
-        SESSION_IDS,
-        CHAIN_STATES,
-        ENTRIES,
-        INDEX,
-        SIDE,
-        EVIDENCE,
-        PAYLOADS,
-        BLOCKS,
-        LEASES
-    );
-    open!(
-        LINKS_OF_SESSION,
-        REFUSED,
-        CONDEMNED,
-        CONTROLS,
-        CONTROL_ALIASES,
-        CONTROLS_OF_OWNER,
-        REFS_OF_SESSION,
-        OWNERS,
-        GUARD
-    );
-    open!(IDEMPOTENCY, IDEMPOTENCY_EXPIRY, STAGED, STAGING_SCOPES, PINS, JOBS, FACTS, EVENTS);
-    txn.open_multimap_table(BLOCK_REFS)?;
-    Ok(())
 }

@@ -1,30 +1,44 @@
-//! The one writer: a thread that executes whatever is queued in one transaction and answers after its commit.
+//! The one writer: a thread that executes whatever is queued in one transaction; it is answered when that is durable.
 //!
 //! ```text
 //! callers ─▶ prepare (files, in the caller's thread) ─▶ bounded queue ─▶ ┌ begin ────────────────────────┐
 //!                                                                        │ each: check ─▶ write | refuse │
-//!                                                                        │ one durable commit            │
-//!            answers ◀── all at once, after the commit ◀─────────────────└───────────────────────────────┘
+//!                                                                        │ one commit in memory          │
+//!            answers ◀── readers see it ◀── one write, one fsync ◀───────└───────────────────────────────┘
+//!                        (crate::flush, while the next batch is executed)
 //! ```
 //!
 //! An operation is split in two by its types: `check` sees the transaction read-only and may refuse, `write` may only fail
 //! as the disk fails. So a refused one has written nothing and spoils nothing, and no savepoint is needed. If a write or
 //! the commit fails, none of the batch happened, all its callers are told so, and the store takes no writes until it is opened
 //! again; after a full disk, until there is room ([`crate::health`]).
+//!
+//! A small batch is committed in memory and made durable by the [`crate::journal`]; a large one, and one now and then, is
+//! committed to the database durably, and the journal begins anew. While the disk is full nothing goes to the journal:
+//! its growth would take the space that is set aside.
+//!
+//! After a failure the database may have batches in memory that are not durable. It is opened again as it was at its last
+//! durable commit, and what the journal made durable since then is applied ([`Loop::put_back`]): what was acknowledged is
+//! there, and nothing else.
 
-use std::borrow::Borrow;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 
-use redb::{Key, TableDefinition, Value, WriteTransaction};
+use redb::WriteTransaction;
 
-use crate::database::{Again, Db, guarded};
+use crate::database::{Again, Db, commit_durably, commit_in_memory, guarded};
 use crate::error::StoreError;
 use crate::files::{Files, InFlight};
+use crate::flush::{Back, Flush, Flusher, Published, Seen};
 use crate::health::{Ended, Health, Urgency};
-use crate::source::{counter, lookup};
+use crate::journal::{self, Journal};
+use crate::queued::{Job, Wake, Wrote, is_settled};
+use crate::redo::Redo;
+use crate::source::counter;
 use crate::tables::{self, meta};
+
+pub(crate) use crate::batch::{Batch, Changes, View};
 
 /// Operations that wait for the writer; a caller above it waits.
 pub const QUEUE_MAX: usize = 1_024;
@@ -65,69 +79,27 @@ pub trait Step: Send + 'static {
     ///
     /// # Errors
     /// The refusal.
-    fn check(&self, view: &View<'_>) -> Result<Self::Plan, Self::Error>;
+    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, Self::Error>;
 
     /// Writes what was decided.
     ///
     /// # Errors
     /// Only when the disk fails: it undoes the whole batch and closes the store for writing.
-    fn write(self, plan: Self::Plan, changes: &Changes<'_>) -> Result<Self::Output, StoreError>;
-}
-
-/// The transaction as a check sees it.
-pub struct View<'t> {
-    pub(crate) txn: &'t WriteTransaction,
-}
-
-/// The transaction as a write sees it.
-pub struct Changes<'t> {
-    pub(crate) txn: &'t WriteTransaction,
-}
-
-impl Changes<'_> {
-    pub(crate) fn put<'k, 'v, K: Key + 'static, V: Value + 'static>(
-        &self,
-        table: TableDefinition<'static, K, V>,
-        key: impl Borrow<K::SelfType<'k>>,
-        value: impl Borrow<V::SelfType<'v>>,
-    ) -> Result<(), StoreError> {
-        self.txn.open_table(table)?.insert(key, value)?;
-        Ok(())
-    }
-
-    /// Removes a row; returns whether it was there.
-    pub(crate) fn remove<'k, K: Key + 'static, V: Value + 'static>(
-        &self,
-        table: TableDefinition<'static, K, V>,
-        key: impl Borrow<K::SelfType<'k>>,
-    ) -> Result<bool, StoreError> {
-        let mut table = self.txn.open_table(table)?;
-        let was_there = table.remove(key)?.is_some();
-        Ok(was_there)
-    }
-
-    /// Adds to a counter and takes from it; it stops at 0.
-    pub(crate) fn count(&self, key: &str, added: u64, taken: u64) -> Result<u64, StoreError> {
-        let value = counter(self.txn, key)?.saturating_add(added).saturating_sub(taken);
-        self.put(tables::META, key, value)?;
-        Ok(value)
-    }
-
-    /// Takes the next number of a sequence that begins at 1.
-    pub(crate) fn next_number(&self, key: &str) -> Result<u64, StoreError> {
-        let number = lookup(self.txn, tables::META, key, |value| value)?.unwrap_or(1);
-        self.put(tables::META, key, number + 1)?;
-        Ok(number)
-    }
+    fn write(self, plan: Self::Plan, changes: &Changes<'_, '_>) -> Result<Self::Output, StoreError>;
 }
 
 /// Called by the writer after each commit, with the id of the newest event. It must not block.
 pub type CommitHook = Box<dyn Fn(u64) + Send>;
 
+/// Where jobs wait; none once the store closes.
+type Queue = Mutex<Option<SyncSender<Box<dyn Job>>>>;
+
 /// The writer's end that callers hold.
 pub(crate) struct Writer {
-    queue: Mutex<Option<SyncSender<Box<dyn Job>>>>,
+    queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread that answers.
+    flusher: Option<ThreadId>,
 }
 
 impl Writer {
@@ -136,15 +108,27 @@ impl Writer {
         database: Arc<Db>,
         files: Arc<Files>,
         health: Arc<Health>,
+        published: Arc<Published>,
+        journal: Journal,
         hook: Option<CommitHook>,
     ) -> Result<Self, StoreError> {
-        let (sender, queue) = sync_channel(QUEUE_MAX);
-        let thread = Loop { database, files, health, hook };
+        let (sender, jobs) = sync_channel::<Box<dyn Job>>(QUEUE_MAX);
+        let queue = Arc::new(Mutex::new(Some(sender)));
+        let called = Arc::clone(&queue);
+        let wake = move || {
+            // A queue that is full wakes it anyway, and one that is closed has it close.
+            let sender = called.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            sender.map(|sender| sender.try_send(Box::new(Wake)));
+        };
+        let flusher =
+            Flusher::start(journal, Arc::clone(&health), Arc::clone(&published), hook, Box::new(wake))?;
+        let answers = flusher.thread_id();
+        let thread = Loop { database, files, health, published, flusher, journal_bytes: 0 };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || thread.run(&queue))
+            .spawn(move || thread.run(&jobs))
             .map_err(|error| StoreError::io("starting the writer", error))?;
-        Ok(Writer { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+        Ok(Writer { queue, thread: Mutex::new(Some(thread)), flusher: answers })
     }
 
     fn sender(&self) -> Result<SyncSender<Box<dyn Job>>, StoreError> {
@@ -169,8 +153,11 @@ impl Writer {
     pub(crate) fn stop(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let here = std::thread::current().id();
+        // Not from an answer: the thread that gives it is waited for by the one that ends.
         if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != here
+            && self.flusher != Some(here)
         {
             // A panic of the writer was already told to its callers as a closed store.
             let _ = thread.join();
@@ -195,76 +182,23 @@ pub enum TrySend {
     Closed,
 }
 
-/// A queued operation with its answer, without its types.
-pub(crate) trait Job: Send {
-    /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
-    fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError>;
-    /// Whether it is written while the disk is full.
-    fn urgency(&self) -> Urgency;
-    /// Gives up the files that the operation had prepared; says which.
-    fn take_files(&mut self) -> Vec<[u8; 32]>;
-    /// Answers: after the commit, or with the failure that undid the batch.
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
-}
-
-/// Whether a job changed anything.
+/// Where a batch becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrote {
-    /// It did.
-    Something,
-    /// It was refused.
-    Nothing,
+enum Place {
+    /// In the journal, unless it is large or the journal is.
+    Either,
+    /// In the database itself.
+    Database,
 }
 
-/// The one implementation of [`Job`].
-pub(crate) struct Queued<O: Step, R> {
-    pub(crate) operation: Option<O>,
-    pub(crate) outcome: Option<Result<O::Output, O::Error>>,
-    pub(crate) reply: R,
-    /// Files stay while the operation is in flight.
-    pub(crate) files: Vec<InFlight>,
-}
-
-impl<O, R> Job for Queued<O, R>
-where
-    O: Step,
-    R: FnOnce(Result<O::Output, O::Error>) + Send,
-{
-    fn execute(&mut self, txn: &WriteTransaction) -> Result<Wrote, StoreError> {
-        let Some(operation) = self.operation.take() else { return Ok(Wrote::Nothing) };
-        match operation.check(&View { txn }) {
-            Err(refusal) => {
-                self.outcome = Some(Err(refusal));
-                Ok(Wrote::Nothing)
-            }
-            Ok(plan) => {
-                self.outcome = Some(Ok(operation.write(plan, &Changes { txn })?));
-                Ok(Wrote::Something)
-            }
-        }
-    }
-
-    fn urgency(&self) -> Urgency {
-        self.operation.as_ref().map_or(Urgency::Ordinary, Step::urgency)
-    }
-
-    fn take_files(&mut self) -> Vec<[u8; 32]> {
-        std::mem::take(&mut self.files).into_iter().map(|file| file.digest()).collect()
-    }
-
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
-        let outcome = match committed {
-            Ok(()) => self.outcome.unwrap_or_else(|| Err(StoreError::Closed.into())),
-            Err(error) => Err(error.into()),
-        };
-        (self.reply)(outcome);
-    }
-}
-
-/// What a commit leaves to do.
+/// A batch that was executed.
 #[derive(Default)]
-struct Committed {
-    newest_event: Option<u64>,
+struct Executed {
+    /// What the journal needs to make it durable; none when it is, or nothing was changed.
+    record: Option<(u64, Redo)>,
+    /// What readers are to see; none when nothing was changed.
+    seen: Option<Seen>,
+    /// Files to unlink once it is durable.
     condemned: Vec<[u8; 32]>,
 }
 
@@ -292,39 +226,64 @@ struct Loop {
     database: Arc<Db>,
     files: Arc<Files>,
     health: Arc<Health>,
-    hook: Option<CommitHook>,
+    published: Arc<Published>,
+    flusher: Flusher,
+    /// Bytes of the journal since the last checkpoint, with those that are on their way.
+    journal_bytes: usize,
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Closing the database would make durable what is in memory.
+            self.database.sever();
+        }
+    }
 }
 
 impl Loop {
-    fn run(self, queue: &Receiver<Box<dyn Job>>) {
+    fn run(mut self, queue: &Receiver<Box<dyn Job>>) {
         let mut sizes = [1; 2];
         while let Ok(first) = queue.recv() {
             let batch = gather(first, queue, sizes[0].max(sizes[1]));
             sizes = [sizes[1], batch.len()];
             self.batch(batch);
         }
+        self.close();
     }
 
-    fn batch(&self, batch: Vec<Box<dyn Job>>) {
-        let Some(mut batch) = self.admitted(batch) else { return };
-        let done = match guarded(|| self.commit(&mut batch)) {
-            Ok(done) => done,
+    /// Writes to the database what only the journal holds. If that fails, the next open does it.
+    fn close(&mut self) {
+        let mut back = self.flusher.drained();
+        back.refuse_kept();
+        if self.flusher.is_ahead() || self.health.check(Urgency::Urgent).is_err() {
+            // Closing would make durable what is in memory.
+            self.database.sever();
+        } else if self.journal_bytes != 0
+            && let Err(error) = guarded(|| self.database.begin_write().and_then(commit_durably))
+        {
+            self.health.fail(&error);
+            self.database.sever();
+        }
+    }
+
+    fn batch(&mut self, jobs: Vec<Box<dyn Job>>) {
+        if self.flusher.is_ahead() {
+            self.put_back();
+        }
+        let Some(mut jobs) = self.admitted(jobs) else { return };
+        match guarded(|| self.execute(&mut jobs)) {
+            Ok(done) if done.condemned.is_empty() && !jobs.iter().any(|job| is_settled(&**job)) => {
+                self.flusher.send(Flush { record: done.record, seen: done.seen, jobs });
+            }
+            Ok(done) => self.settle(done, jobs),
             Err(error) => {
                 self.failed(&error);
-                batch.into_iter().for_each(|job| job.answer(Err(self.health.refusal())));
-                return;
+                self.flusher.drained().answer(jobs, false);
             }
-        };
-        // The batch is committed whatever becomes of this; a redaction is answered when its bytes are gone.
-        if let Err(error) = self.unlink(&done.condemned).and_then(|()| self.drop_unused(&mut batch)) {
-            self.failed(&error);
         }
         if self.health.is_full() {
             self.health.take_reserve();
-        }
-        batch.into_iter().for_each(|job| job.answer(Ok(())));
-        if let (Some(newest), Some(hook)) = (done.newest_event, &self.hook) {
-            hook(newest);
         }
     }
 
@@ -343,39 +302,101 @@ impl Loop {
         (!admitted.is_empty()).then_some(admitted)
     }
 
-    /// Ends writing, and opens the database again so that reading goes on.
-    fn failed(&self, error: &StoreError) {
-        let again = match self.health.fail(error) {
+    /// Ends writing, and puts the database back to what is durable. A refusal is of a failure that was noted where it came.
+    fn failed(&mut self, error: &StoreError) {
+        if !self.flusher.is_ahead() {
+            self.health.fail(error);
+        }
+        self.put_back();
+    }
+
+    /// Opens the database again with what is durable and nothing else, so that reading goes on, and writing if it may.
+    fn put_back(&mut self) {
+        let mut back = self.flusher.drained();
+        let again = match self.health.ended() {
             Ended::UntilRoom => Again::ToWrite,
             Ended::ForGood => Again::ToRead,
         };
-        let reopened = self.database.reopen(again).or_else(|error| {
+        let opened = opened_again(&self.database, &mut back, again).or_else(|error| {
             // A disk without room even for this.
             self.health.fail_for_good(&error);
-            self.database.reopen(Again::ToRead)
+            opened_again(&self.database, &mut back, Again::ToRead)
         });
-        if let Err(error) = reopened {
-            self.health.fail_for_good(&error);
+        match opened {
+            Ok(()) => self.journal_bytes = back.journal.used(),
+            Err(error) => self.health.fail_for_good(&error),
         }
+        back.refuse_kept();
     }
 
-    /// Executes a batch in one transaction.
-    fn commit(&self, batch: &mut [Box<dyn Job>]) -> Result<Committed, StoreError> {
+    /// Executes a batch in one transaction. Later batches see it; readers do not yet.
+    fn execute(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<Executed, StoreError> {
         let txn = self.database.begin_write()?;
+        let changes = Batch::new(&txn);
         let mut wrote = Wrote::Nothing;
-        for job in batch {
-            if job.execute(&txn)? == Wrote::Something {
+        for job in jobs.iter_mut() {
+            if job.execute(&changes)? == Wrote::Something {
                 wrote = Wrote::Something;
             }
         }
-        if wrote == Wrote::Nothing {
+        let has_to_be_written = self.journal_bytes != 0 && jobs.iter().any(|job| job.wants_checkpoint());
+        if wrote == Wrote::Nothing && !has_to_be_written {
+            drop(changes);
             txn.abort()?;
-            return Ok(Committed::default());
+            return Ok(Executed::default());
         }
-        let newest = counter(&txn, meta::NEXT_EVENT)?.saturating_sub(1);
-        let condemned = crate::payloads::condemned(&txn)?;
-        txn.commit()?;
-        Ok(Committed { newest_event: Some(newest), condemned })
+        let newest_event = match wrote {
+            Wrote::Something => Some(counter(&changes, meta::NEXT_EVENT)?.saturating_sub(1)),
+            Wrote::Nothing => None,
+        };
+        let condemned = crate::payloads::condemned(&changes)?;
+        let batch = changes.finish()?;
+        let place = if has_to_be_written { Place::Database } else { Place::Either };
+        let record = self.commit(txn, batch, place)?;
+        let seen = Some(Seen { snapshot: self.database.begin_read()?, newest_event });
+        Ok(Executed { record, seen, condemned })
+    }
+
+    /// Commits a transaction in memory and gives the record that makes it durable; or commits it durably.
+    fn commit(
+        &mut self,
+        txn: WriteTransaction,
+        (number, redo): (u64, Redo),
+        place: Place,
+    ) -> Result<Option<(u64, Redo)>, StoreError> {
+        let is_small = !journal::wants_checkpoint(self.journal_bytes, redo.bytes());
+        if is_small && place == Place::Either && !self.health.is_full() {
+            commit_in_memory(txn)?;
+            self.journal_bytes += journal::record_length(redo.bytes().len());
+            return Ok(Some((number, redo)));
+        }
+        let mut back = self.flusher.drained();
+        // What it stands on must have become durable.
+        back.check()?;
+        commit_durably(txn)?;
+        back.journal.restart();
+        self.journal_bytes = 0;
+        Ok(None)
+    }
+
+    /// Makes a batch durable here, and does what is left to do with files before it is answered.
+    fn settle(&mut self, done: Executed, mut jobs: Vec<Box<dyn Job>>) {
+        let records: Vec<_> = done.record.into_iter().collect();
+        let durable = self.flusher.drained().persist(&records, done.seen);
+        // The batch is committed whatever becomes of this; a redaction is answered when its bytes are gone.
+        match &durable {
+            Ok(()) => {
+                let left = guarded(|| {
+                    self.unlink(&done.condemned)?;
+                    self.drop_unused(&mut jobs)
+                });
+                if let Err(error) = left {
+                    self.failed(&error);
+                }
+            }
+            Err(_) => self.put_back(),
+        }
+        self.flusher.drained().answer(jobs, durable.is_ok());
     }
 
     /// Unlinks files that operations had prepared and that got no row: the operation was refused, was a replay, or brought
@@ -383,12 +404,12 @@ impl Loop {
     fn drop_unused(&self, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
         let prepared = batch.iter_mut().flat_map(|job| job.take_files());
         prepared
-            .map(|digest| self.files.unlink_orphan(&digest, &self.database))
+            .map(|digest| self.files.unlink_orphan(&digest, &self.database, || self.published.get()))
             .try_for_each(|gone| gone.map(|_| ()))
     }
 
     /// Unlinks files whose rows are gone. Their names stay listed until then, so a crash in between loses none.
-    fn unlink(&self, condemned: &[[u8; 32]]) -> Result<(), StoreError> {
+    fn unlink(&mut self, condemned: &[[u8; 32]]) -> Result<(), StoreError> {
         if condemned.is_empty() {
             return Ok(());
         }
@@ -399,14 +420,24 @@ impl Loop {
             }
         }
         let txn = self.database.begin_write()?;
-        {
-            let mut table = txn.open_table(tables::CONDEMNED)?;
-            for digest in gone {
-                table.remove(digest)?;
-            }
+        let batch = Batch::new(&txn);
+        for digest in gone {
+            Changes { txn: &batch }.remove(tables::CONDEMNED, digest)?;
         }
-        Ok(txn.commit()?)
+        let batch = batch.finish()?;
+        let record = self.commit(txn, batch, Place::Either)?;
+        let records: Vec<_> = record.into_iter().collect();
+        let seen = Seen { snapshot: self.database.begin_read()?, newest_event: None };
+        self.flusher.drained().persist(&records, Some(seen))
     }
+}
+
+/// Opens the database again and shows it, with what the journal made durable since its last durable commit.
+fn opened_again(database: &Db, back: &mut Back, again: Again) -> Result<(), StoreError> {
+    database.reopen(again)?;
+    guarded(|| back.journal.replay(database))?;
+    back.put_back(database.begin_read()?);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ fn both_verifiers_give_the_same_answers() {
 
 /// The other verifier. It needs Node.js, which the README does not ask for: without it there is no comparison, and that is said past the
 /// test runner, which keeps what a passing test prints. Every landing sets the variable under which this is a failure.
-fn second_verifier() -> Option<PathBuf> {
+pub(crate) fn second_verifier() -> Option<PathBuf> {
     let error = match run::differ() {
         Ok(differ) => return Some(differ),
         Err(error) => error,

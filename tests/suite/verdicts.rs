@@ -1,38 +1,31 @@
 //! The two verifiers over the same files: `throughline verify` and `verify/`, which was written from `docs/PROTOCOL.md` alone. Their
 //! reports are the same, field by field, or one of them is wrong.
 //!
-//! Where there is no `node`, or `npm ci` was not run in `verify/`, only the verdicts of the Rust verifier are tested.
+//! Where the second verifier cannot run, only the verdicts of the first are tested, and that is said as `differential` says it.
 
 mod cases;
+mod documents;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use crate::differential::second_verifier;
 use crate::journeys::{fixtures, lab};
 use crate::vectors::bad_input_files;
 use cases::Case;
 
-/// What the JavaScript verifier reports of each file; none where it cannot run.
-fn javascript(files: &[&[u8]]) -> Result<Option<Vec<Value>>> {
-    let home = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../verify");
-    let is_here = Command::new("node").arg("--version").output().is_ok_and(|node| node.status.success());
-    if !is_here || !home.join("node_modules").is_dir() {
-        println!("no node, or no packages in verify/: the JavaScript verifier was not run");
-        return Ok(None);
-    }
-    let mut differ = Command::new("node")
-        .arg(home.join("bin/differ.mjs"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+/// What the JavaScript verifier answers to records of one kind (`verify/README.md`), a line each; none where it cannot run.
+fn javascript(kind: u8, files: &[&[u8]]) -> Result<Option<Vec<String>>> {
+    let Some(differ) = second_verifier() else { return Ok(None) };
+    let mut differ = Command::new("node").arg(differ).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut records = Vec::new();
     for file in files {
-        records.push(b'r');
+        records.push(kind);
         records.extend(u32::try_from(file.len())?.to_be_bytes());
         records.extend_from_slice(file);
     }
@@ -41,10 +34,9 @@ fn javascript(files: &[&[u8]]) -> Result<Option<Vec<Value>>> {
     let output = differ.wait_with_output()?;
     writing.join().ok().context("the writer ends")??;
     ensure!(output.status.success(), "differ: {}", output.status);
-    let lines = String::from_utf8(output.stdout)?;
-    let reports = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-    ensure!(reports.len() == files.len(), "{} answers of {}", reports.len(), files.len());
-    Ok(Some(reports))
+    let lines: Vec<String> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
+    ensure!(lines.len() == files.len(), "{} answers of {}", lines.len(), files.len());
+    Ok(Some(lines))
 }
 
 fn rust(dir: &Path, file: &[u8]) -> Result<Value> {
@@ -87,7 +79,9 @@ fn agree(files: &[(String, Vec<u8>)]) -> Result<Vec<Value>> {
     let lab = lab()?;
     let ours = files.iter().map(|(_, file)| rust(lab.dir(), file)).collect::<Result<Vec<_>>>()?;
     let bytes: Vec<&[u8]> = files.iter().map(|(_, file)| &file[..]).collect();
-    if let Some(theirs) = javascript(&bytes)? {
+    if let Some(theirs) = javascript(b'r', &bytes)? {
+        let theirs: Vec<Value> =
+            theirs.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?;
         println!("{} files, read by both verifiers", files.len());
         let pairs = files.iter().zip(ours.iter().zip(&theirs));
         let faults: Vec<String> =

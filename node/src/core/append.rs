@@ -13,8 +13,8 @@ use throughline_protocol::verify::{Ancestry, VerifiedSegment, Verifier};
 use throughline_protocol::view::EntryDraft;
 use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, Used};
 
-use super::base::{Standing, head_moved, standing};
-use super::controls::{controls_of, grant_of};
+use super::base::{Standing, head_moved};
+use super::controls::grant_of;
 use super::seal_up::{links_of, sign_on};
 use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
@@ -100,7 +100,7 @@ impl Node {
             // Only a draft has no other entry to build on.
             return Err(Problem::from(Code::DraftGone).hint("post the session again with its first entry"));
         }
-        let standing = standing(&reader, request.session)?;
+        let standing = self.standing(&reader, request.session)?;
         let base = request.base.ok_or_else(|| {
             Problem::new(Code::ApiBody, "the body needs `base`: the head that the entries were built on")
         })?;
@@ -108,8 +108,8 @@ impl Node {
         if base != standing.state.tip().cid {
             return Err(head_moved(&reader, &standing, base)?);
         }
-        let controls = controls_of(&reader, standing.row.owner, None)?;
-        let segment = self.sign_entries(&reader, &standing, controls, &request.entries)?;
+        let controls = self.warm().controls(&reader, standing.row.owner)?;
+        let segment = self.sign_entries(&reader, &standing, &controls, &request.entries)?;
         let answer = answer_of(request.session, &segment, Use::of(request.dry_run));
         if request.dry_run {
             return Ok(Appended { answer, replayed: false });
@@ -128,6 +128,7 @@ impl Node {
             ..AdoptOptions::at(now())
         };
         let told = options.summary.is_some();
+        self.warm().keep_after(&segment);
         let appended = match self.store().adopt(segment, options)? {
             Adopted::Now { .. } => Appended { answer, replayed: false },
             Adopted::Replayed { result } => kept(&result)?,
@@ -144,14 +145,14 @@ impl Node {
         &self,
         reader: &Reader,
         standing: &Standing,
-        controls: Controls,
+        controls: &Controls,
         entries: &[EntryDraft],
     ) -> Answer<VerifiedSegment> {
         let (session, owner, agent) = (standing.row.session, standing.row.owner, standing.state.agent());
-        let granted = grant_of(&controls, owner, self.principal(), Role::Writer, Some((session, agent)));
+        let granted = grant_of(controls, owner, self.principal(), Role::Writer, Some((session, agent)));
         let authority = granted.authority(owner, self.principal(), agent)?;
-        let mut verifier =
-            Verifier::resume(standing.state.clone(), controls).with_ancestry(Held { reader, session });
+        let mut verifier = Verifier::resume(standing.state.clone(), controls.clone())
+            .with_ancestry(Held { reader, session });
         for (at, draft) in entries.iter().enumerate() {
             sign_on(&mut verifier, draft, Some(authority), now(), random()?, self.key())
                 .map_err(|problem| problem.with("entry", at))?;

@@ -10,7 +10,7 @@ use throughline_protocol::block::{Signed, sha256};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
-use throughline_protocol::fork::Mark;
+use throughline_protocol::fork::{Controls, Mark};
 use throughline_protocol::id::SessionId;
 use throughline_protocol::limits;
 use throughline_protocol::payload::{Payload, Words};
@@ -19,8 +19,7 @@ use throughline_protocol::verify::{Prechecked, Pushed, VerifiedSegment, Verifier
 use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, Used};
 
 use super::append::{Appended, Held, Use, answer_of, kept};
-use super::base::{Standing, head_moved, need_session, standing};
-use super::controls::controls_of;
+use super::base::{Standing, head_moved, need_session};
 use super::evaluate::Arrived;
 use super::seal_up::links_of;
 use super::{Node, now, summary};
@@ -120,7 +119,7 @@ impl Node {
         {
             return kept(&result);
         }
-        let standing = standing(&reader, session)?;
+        let standing = self.standing(&reader, session)?;
         let tip = standing.state.tip();
         if reader.is_ancestor(session, checked.signed().cid(), tip.seq)? {
             return Ok(Appended { answer: held_answer(checked.signed()), replayed: true });
@@ -145,6 +144,7 @@ impl Node {
             ..AdoptOptions::at(now())
         };
         let is_told = options.summary.is_some();
+        self.warm().keep_after(&segment);
         let appended = match self.store().adopt(segment, options)? {
             Adopted::Now { .. } => Appended { answer, replayed: false },
             Adopted::Replayed { result } => kept(&result)?,
@@ -179,7 +179,7 @@ impl Node {
                 format!("the entry is {} s ahead of this clock", ahead / 1000),
             ));
         }
-        let mut controls = controls_of(reader, owner, None)?;
+        let mut controls = Controls::clone(&*self.warm().controls(reader, owner)?);
         for grant in grants {
             controls.insert(grant);
         }

@@ -39,10 +39,22 @@ pub(crate) fn not_found(session: SessionId) -> Problem {
 
 /// Row and chain state.
 pub(crate) fn standing(reader: &Reader, session: SessionId) -> Answer<Standing> {
+    standing_by(reader, session, |_| None)
+}
+
+/// As [`standing`], with a state that is decoded already if `kept` has it for these bytes.
+fn standing_by(
+    reader: &Reader,
+    session: SessionId,
+    kept: impl FnOnce(&[u8]) -> Option<ChainState>,
+) -> Answer<Standing> {
     let row = need_session(reader, session)?;
     let bytes = reader.chain_state(session)?.ok_or_else(|| {
         Problem::new(Code::IndexCorrupt, format!("{} has no verifier state", session.short()))
     })?;
+    if let Some(state) = kept(&bytes) {
+        return Ok(Standing { row, state });
+    }
     let state = ChainState::from_bytes(&bytes)
         .map_err(|reject| Problem::new(Code::StoreCorrupt, format!("verifier state: {}", reject.detail)))?;
     Ok(Standing { row, state })
@@ -110,6 +122,11 @@ pub(crate) fn head_moved(reader: &Reader, standing: &Standing, base: EntryCid) -
 }
 
 impl Node {
+    /// Row and chain state, the state from the last act if it is the one that is stored.
+    pub(super) fn standing(&self, reader: &Reader, session: SessionId) -> Answer<Standing> {
+        standing_by(reader, session, |bytes| self.warm().state(session, bytes))
+    }
+
     /// What a signer of the next entry of a session needs.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ pub mod shape;
 mod summary;
 mod turns;
 mod verify;
+mod warm;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -85,6 +86,7 @@ struct Inner {
     stop: watch::Sender<bool>,
     drafts: Drafts,
     turns: turns::Turns,
+    warm: warm::Warm,
     network: OnceLock<crate::sync::Network>,
     moves: OnceLock<Arc<crate::moves::Moves>>,
     serving: std::sync::atomic::AtomicBool,
@@ -127,6 +129,7 @@ impl Node {
                 stop: watch::Sender::new(false),
                 drafts: Drafts::default(),
                 turns: turns::Turns::default(),
+                warm: warm::Warm::default(),
                 network: OnceLock::new(),
                 moves: OnceLock::new(),
                 serving: std::sync::atomic::AtomicBool::new(false),
@@ -231,6 +234,11 @@ impl Node {
     /// Waits until no other import runs.
     fn import_turn(&self) -> std::sync::MutexGuard<'_, ()> {
         self.inner.turns.wait_for_imports()
+    }
+
+    /// What the last acts read.
+    fn warm(&self) -> &warm::Warm {
+        &self.inner.warm
     }
 
     /// Draft sessions.

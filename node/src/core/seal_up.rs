@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use throughline_protocol::build;
 use throughline_protocol::code::Code;
-use throughline_protocol::entry::{Authority, Entry};
+use throughline_protocol::entry::{Authority, Body, Entry};
 use throughline_protocol::id::{Cid, Codec, HashKind, Seq, UnixMillis};
 use throughline_protocol::payload::Salt;
 use throughline_protocol::sign::SigningKey;
@@ -55,7 +55,11 @@ pub(super) fn sign_on<A: Ancestry>(
 pub(super) fn links_of(reader: &Reader, entries: &[VerifiedEntry]) -> Answer<Vec<(Seq, [u8; 32])>> {
     let mut links = Vec::new();
     for verified in entries {
-        let seq = verified.signed().value().seq();
+        let entry = verified.signed().value();
+        let seq = entry.seq();
+        if let Body::ModelResponse(response) = &entry.body {
+            links.extend(response.config.map(|config| (seq, *config.digest())));
+        }
         for file in verified.files() {
             links.extend(blocks_of(reader, *file)?.into_iter().map(|digest| (seq, digest)));
         }

@@ -236,6 +236,44 @@ async fn what_a_stranger_claims_in_vain_is_looked_at_once() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tombstone_that_the_sender_leaves_out_is_heard_of_others() {
+    in_time(async {
+        let mut builder = session("left out", 6);
+        let (owner, grant) = (builder.owner.clone(), builder.server1.capability.clone().unwrap());
+        builder.reference(&owner, 4, testing::Reach::Anchors);
+        let tombstone = builder.tombstone(&grant, Vec::new());
+        let bytes = Arc::clone(tombstone.bytes());
+        let lie: Lie = Arc::new(move |mut frames| {
+            let ChainAnswer::Control(controls) = &mut frames[1] else { panic!("expected control blobs") };
+            controls.retain(|control| *control != bytes);
+            Script { frames, then: Then::End }
+        });
+        let (liar, honest) = (Liar::start(&builder, lie).await, TestNode::start(TCP).await);
+        honest.take(&builder);
+        let head = honest.row(builder.session()).unwrap().tip;
+        assert_eq!(head.seq.get(), 4, "its chain ends at the anchor");
+        let alone = [liar.ticket().await];
+        let both = [liar.ticket().await, honest.ticket().await];
+        for mode in [Use::Audit, Use::Adopt] {
+            let asker = TestNode::start(TCP).await;
+            honest.hold(&[asker.grant(Role::Reader)]);
+            let verdict = async |from: &[String]| {
+                let asked = request(builder.session(), from, mode);
+                let fetched = asker.network.fetch(asked).await.unwrap();
+                let answer = fetch::answer(&asker.node, &fetched, fetch::Wanted::Referenced).unwrap();
+                (answer["verdict"].as_str().unwrap().to_owned(), answer["validThrough"]["seq"].as_u64())
+            };
+            // Nobody can know what only the liar could have told.
+            if mode == Use::Audit {
+                assert_eq!(verdict(&alone).await, ("valid".to_owned(), Some(6)));
+            }
+            assert_eq!(verdict(&both).await, ("revoked-tail".to_owned(), Some(4)), "{mode:?}");
+        }
+    })
+    .await;
+}
+
 /// Charges so far. Commands to the network are taken in order, so what was charged before this question is counted.
 async fn charges_of(node: &TestNode) -> u64 {
     node.network.listen_addrs().await;

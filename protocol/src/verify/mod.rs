@@ -8,7 +8,7 @@
 //!
 //! // Its fields are private and it has no constructor: a segment exists only if it was verified.
 //! fn forge(after: ChainState) -> VerifiedSegment {
-//!     VerifiedSegment { base: Base::Nothing, entries: Vec::new(), after }
+//!     VerifiedSegment { base: Base::Nothing, entries: Vec::new(), after, after_bytes: Default::default() }
 //! }
 //! ```
 //!

@@ -1,6 +1,6 @@
 //! A verified run of entries.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::state::ChainState;
 use crate::block::Signed;
@@ -66,6 +66,8 @@ pub struct VerifiedSegment {
     pub(super) base: Base,
     pub(super) entries: Vec<VerifiedEntry>,
     pub(super) after: ChainState,
+    /// Its bytes, once they were asked for.
+    pub(super) after_bytes: OnceLock<Vec<u8>>,
 }
 
 impl VerifiedSegment {
@@ -91,6 +93,12 @@ impl VerifiedSegment {
     #[must_use]
     pub fn after(&self) -> &ChainState {
         &self.after
+    }
+
+    /// The bytes of that chain's state, as [`ChainState::to_bytes`] makes them. Made once.
+    #[must_use]
+    pub fn after_bytes(&self) -> &[u8] {
+        self.after_bytes.get_or_init(|| self.after.to_bytes())
     }
 
     /// Its parts, for a store that moves the bytes into place.

@@ -11,7 +11,7 @@
 //! Memory does not grow with the chain: [`Collect::Nothing`] drops entries once they are verified, and a caller that adopts as
 //! it goes takes every verified prefix with [`Verifier::take_segment`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::links::{Ancestry, NoIndex, Streamed, UNSETTLED_MAX, UnsettledLink, Window};
 use super::segment::{Base, Named, VerifiedEntry, VerifiedSegment};
@@ -352,7 +352,8 @@ impl<A: Ancestry> Verifier<A> {
         };
         let after = chain.state.clone();
         let base = std::mem::replace(&mut self.base, Base::On(after.tip()));
-        Ok(Some(VerifiedSegment { base, entries: std::mem::take(&mut self.entries), after }))
+        let entries = std::mem::take(&mut self.entries);
+        Ok(Some(VerifiedSegment { base, entries, after, after_bytes: OnceLock::new() }))
     }
 
     /// Takes the last segment and ends.

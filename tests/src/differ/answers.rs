@@ -10,8 +10,8 @@ use throughline_protocol::codec::{self, Value};
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry, Origin, PayloadRef};
 use throughline_protocol::fork::{Set, State};
-use throughline_protocol::id::{Cid, EntryCid, SessionId};
-use throughline_protocol::payload::Payload;
+use throughline_protocol::id::{Cid, EntryCid, Seq, SessionId};
+use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::{Auditor, NotLinear, Report, Verdict};
 
@@ -193,7 +193,7 @@ pub fn audit(bytes: &[u8]) -> Report {
 pub fn audit_with(bytes: &[u8], auditor: Auditor) -> Result<Report, (SessionId, NotLinear)> {
     let mut reader = SessionReader::new();
     reader.push(bytes);
-    let mut pass = Pass { auditor, session: None, waiting: None };
+    let mut pass = Pass { auditor, session: None, last: Seq::ZERO, waiting: None };
     let mut refused = None;
     while let Some(item) = reader.next() {
         match item {
@@ -205,6 +205,9 @@ pub fn audit_with(bytes: &[u8], auditor: Auditor) -> Result<Report, (SessionId, 
         }
     }
     pass.flush(None)?;
+    if let (None, Some(root)) = (pass.session, reader.root()) {
+        pass.auditor = pass.auditor.told(root);
+    }
     if let Some(reject) = refused.or(reader.finish().err()) {
         pass.auditor.refused(None, None, reject);
     }
@@ -214,6 +217,8 @@ pub fn audit_with(bytes: &[u8], auditor: Auditor) -> Result<Report, (SessionId, 
 struct Pass {
     auditor: Auditor,
     session: Option<SessionId>,
+    /// The seq of the entry before.
+    last: Seq,
     /// The entry that its payload may follow.
     waiting: Option<Decoded<Entry>>,
 }
@@ -222,7 +227,9 @@ impl Pass {
     fn item(&mut self, item: SessionItem, root: Option<EntryCid>) -> Result<(), (SessionId, NotLinear)> {
         match item {
             SessionItem::Genesis(genesis) => {
-                self.session = Some(SessionId::of_genesis(genesis.cid()));
+                let session = SessionId::of_genesis(genesis.cid());
+                self.session = Some(session);
+                self.auditor = std::mem::take(&mut self.auditor).of_session(session);
                 if let Some(root) = root {
                     self.auditor = std::mem::take(&mut self.auditor).told(root);
                 }
@@ -231,6 +238,7 @@ impl Pass {
             }
             SessionItem::Entry(entry) => {
                 self.flush(None)?;
+                self.last = entry.value().seq();
                 self.waiting = Some(entry);
                 Ok(())
             }
@@ -243,7 +251,15 @@ impl Pass {
                 let taken = self.auditor.control(Arc::clone(control.bytes()));
                 self.told(taken)
             }
-            SessionItem::Config { .. } | SessionItem::File { .. } => self.flush(None),
+            SessionItem::Config { of, block } => {
+                self.flush(None)?;
+                let named = EntryCid::of(block.bytes());
+                if let Err(reject) = ConfigBlock::check(named, block.bytes()) {
+                    self.auditor.refused(Some(of), Some(self.last), reject);
+                }
+                Ok(())
+            }
+            SessionItem::File { .. } => self.flush(None),
         }
     }
 

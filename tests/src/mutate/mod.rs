@@ -6,6 +6,7 @@
 pub mod bytes;
 pub mod crypto;
 pub mod tree;
+mod words;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, good enough to pick mutations.
 #[derive(Clone, Debug)]

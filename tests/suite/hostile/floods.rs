@@ -207,7 +207,10 @@ fn a_flood_of_gossip_is_judged_and_forgotten() -> Result<()> {
     println!("gossip: {sent} of {} messages sent, then {charges}", messages.len());
     assert!(charges["count"].as_u64() > Some(0), "junk is charged to whoever sent it: {charges}");
     // Either the whole flood came, or its sender was shut out for what it had sent.
-    assert!(sent > 1_000 || !charges["blockedForMs"].is_null(), "the flood did not happen: {sent}, {charges}");
+    assert!(
+        sent > 1_000 || !charges["blockedForMs"].is_null(),
+        "the flood did not happen: {sent}, {charges}"
+    );
     scene.stands("gossip")
 }
 

@@ -1,9 +1,11 @@
 //! A fetch under way: one provider after the other, until the head is reached.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use libp2p::PeerId;
 use throughline_protocol::block::Decoded;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
@@ -19,7 +21,7 @@ use super::adopting::{Adopting, Told};
 use super::auditing::{Auditing, KeepFiles};
 use super::providers::{Answered, distinct_heads};
 use super::range::{self, RangeJob, on_sink};
-use super::sink::Sink;
+use super::sink::{Hearing, Sink};
 use super::tally::Tally;
 use super::{Fetched, Freshness, FromPeer, Transfer, Use, Wanted};
 use crate::api::error::{Answer, Problem};
@@ -37,6 +39,8 @@ pub(super) struct Run<'a> {
     limits: RangeLimits,
     pub(super) tally: Arc<Tally>,
     pub(super) transfer: Transfer,
+    /// Peers that were asked for a range: what they hold of the session was told with it.
+    ranged: BTreeSet<PeerId>,
 }
 
 /// What became of what was fetched.
@@ -56,7 +60,7 @@ impl<'a> Run<'a> {
         tally: Arc<Tally>,
     ) -> Self {
         let (limits, transfer) = (RangeLimits::default(), Transfer::default());
-        Run { shared, session, wanted, idle, limits, tally, transfer }
+        Run { shared, session, wanted, idle, limits, tally, transfer, ranged: BTreeSet::new() }
     }
 
     pub(super) async fn adopt(
@@ -75,6 +79,9 @@ impl<'a> Run<'a> {
         let sink = move || Ok(Sink::Adopt(Box::new(Adopting::new(node, session, owner, wanted, wants)?)));
         let sink = blocking(sink).await?;
         let sink = self.through_providers(point(told), answers, sink).await?;
+        let sink = self.hear_others(answers, sink).await?;
+        let (sink, flushed) = on_sink(sink, Sink::flush).await?;
+        flushed?;
         let Sink::Adopt(adopting) = sink else { return Err(Code::Internal.into()) };
         let (missing, evaluated, report) = blocking(move || adopting.finish()).await?;
         let missing_blocks = self.missing(answers, missing).await?;
@@ -89,6 +96,7 @@ impl<'a> Run<'a> {
         if attempt.is_err() && not_linear.load(Ordering::Relaxed) {
             // Not one chain in order: everything once more, judged as a set.
             self.tally.again();
+            self.ranged.clear();
             attempt = self.audit_with(Auditor::over_set(self.session), told, answers, &not_linear).await;
         }
         let (report, missing_blocks) = attempt?;
@@ -120,6 +128,7 @@ impl<'a> Run<'a> {
                 tracing::debug!(peer = teller.provider.name(), %fault, "another head was told and not shown");
             }
         }
+        let sink = self.hear_others(answers, sink).await?;
         let Sink::Audit(mut auditing) = sink else { return Err(Code::Internal.into()) };
         let (refused, missing) = self.check_files(std::mem::take(&mut auditing.files), answers).await?;
         for reject in refused {
@@ -172,6 +181,7 @@ impl<'a> Run<'a> {
         )
         .await?;
         self.transfer.round_trips += 1;
+        self.ranged.insert(provider.peer);
         self.count(answer, ranged.came.entries, ranged.came.bytes);
         if self.transfer.resumed_from.is_none() {
             self.transfer.resumed_from = ranged.came.base.map(|base| base.seq.get());
@@ -183,6 +193,38 @@ impl<'a> Run<'a> {
             Err(fault) => self.shared.net.charge(provider.peer, fault.reject.code).await,
         }
         Ok((ranged.sink, ranged.result))
+    }
+
+    /// Asks every other peer that told a head what control blobs it holds for the session: one that sends the entries may leave a
+    /// tombstone out, and only who holds the session already, and may see the owner's, compares digests. The answer to a range
+    /// of which the asker holds everything brings them; an entry in it is unsolicited.
+    async fn hear_others(&mut self, answers: &[Answered], mut sink: Sink) -> Answer<Sink> {
+        let silent =
+            |answer: &&Answered| answer.owner.is_none() && !self.ranged.contains(&answer.provider.peer);
+        let others: Vec<&Answered> = answers.iter().filter(silent).collect();
+        for answer in others {
+            let Some(head) = answer.head else { continue };
+            let (want, idle) = (point(head), self.idle);
+            let payloads = Payloads::Without;
+            let job = RangeJob { session: self.session, want, payloads, idle, limits: self.limits };
+            let hearing = Sink::Hear(Box::new(Hearing::new(head.cid)));
+            let (peer, tally) = (answer.provider.peer, Tally::new());
+            let ranged = range::fetch(self.shared, peer, &answer.credentials, &job, hearing, tally).await?;
+            self.transfer.round_trips += 1;
+            self.count(answer, 0, ranged.came.bytes);
+            if let Err(fault) = ranged.result {
+                tracing::debug!(peer = answer.provider.name(), %fault, "it did not tell its control blobs");
+                if fault.charged != Charged::Nobody {
+                    self.shared.net.charge(peer, fault.reject.code).await;
+                }
+                continue;
+            }
+            let Sink::Hear(heard) = ranged.sink else { return Err(Code::Internal.into()) };
+            let (back, taken) = on_sink(sink, move |sink| sink.controls(heard.controls)).await?;
+            sink = back;
+            taken?;
+        }
+        Ok(sink)
     }
 
     pub(super) fn count(&mut self, answer: &Answered, entries: u64, bytes: u64) {
@@ -249,7 +291,7 @@ fn point(mark: Mark) -> Point {
 fn unmet(sink: &Sink) -> Vec<EntryCid> {
     match sink {
         Sink::Audit(auditing) => auditing.unmet(),
-        Sink::Adopt(_) => Vec::new(),
+        Sink::Adopt(_) | Sink::Hear(_) => Vec::new(),
     }
 }
 

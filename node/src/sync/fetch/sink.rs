@@ -1,6 +1,8 @@
-//! Where fetched entries go: onto the chain that is held, or through an auditor that keeps nothing.
+//! Where what was fetched goes: onto the chain that is held, or through an auditor that keeps nothing. Where only control blobs are
+//! asked for, they wait here.
 
 use throughline_protocol::block::Signed;
+use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::id::EntryCid;
 use throughline_protocol::verify::Prechecked;
@@ -16,6 +18,22 @@ pub(super) enum Sink {
     Adopt(Box<Adopting>),
     /// Entries are judged and dropped.
     Audit(Box<Auditing>),
+    /// Control blobs are kept; there are no entries.
+    Hear(Box<Hearing>),
+}
+
+/// What a peer holds beside entries that are here.
+pub(super) struct Hearing {
+    /// All that is asked for is said to be here.
+    head: EntryCid,
+    pub(super) controls: Vec<Signed<Control>>,
+}
+
+impl Hearing {
+    /// Listens to a peer that told this head.
+    pub(super) fn new(head: EntryCid) -> Self {
+        Hearing { head, controls: Vec::new() }
+    }
 }
 
 impl Sink {
@@ -27,6 +45,10 @@ impl Sink {
                 Ok(())
             }
             Sink::Audit(auditing) => auditing.controls(controls),
+            Sink::Hear(hearing) => {
+                hearing.controls.extend(controls);
+                Ok(())
+            }
         }
     }
 
@@ -35,6 +57,9 @@ impl Sink {
         match self {
             Sink::Adopt(adopting) => adopting.entries(entries, Some(room)),
             Sink::Audit(auditing) => auditing.entries(entries),
+            Sink::Hear(_) if entries.is_empty() => Ok(()),
+            // The range was whole before it began; its check refuses any entry.
+            Sink::Hear(_) => Err(Code::SyncUnsolicited.into()),
         }
     }
 
@@ -42,7 +67,7 @@ impl Sink {
     pub(super) fn flush(&mut self) -> Answer<()> {
         match self {
             Sink::Adopt(adopting) => adopting.flush(),
-            Sink::Audit(_) => Ok(()),
+            Sink::Audit(_) | Sink::Hear(_) => Ok(()),
         }
     }
 
@@ -51,6 +76,7 @@ impl Sink {
         match self {
             Sink::Adopt(adopting) => adopting.locator(),
             Sink::Audit(auditing) => Ok(auditing.locator()),
+            Sink::Hear(hearing) => Ok(vec![hearing.head]),
         }
     }
 }

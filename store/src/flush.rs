@@ -1,0 +1,253 @@
+//! Behind the writer: makes its batches durable, shows them to readers, answers.
+//!
+//! While a batch waits for its fsync the writer executes the next one on top of it. Nothing of a batch leaves before that fsync:
+//! readers keep the snapshot of the last durable batch, and what an operation was told, a refusal too, may rest on the
+//! batch before it, so answers go out in order. If a batch cannot be made durable, none after it is, until the writer has put
+//! the database back to what is durable.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{JoinHandle, ThreadId};
+
+use redb::ReadTransaction;
+
+use crate::error::StoreError;
+use crate::health::{Health, Urgency};
+use crate::journal::Journal;
+use crate::queued::Job;
+use crate::redo::Redo;
+use crate::source::Snapshot;
+use crate::writer::CommitHook;
+
+/// Batches that wait while one is made durable; the writer waits then too, and its next batch grows.
+const WAITING_MAX: usize = 2;
+
+/// The snapshot that readers get: of the last durable batch.
+pub(crate) struct Published(RwLock<Arc<Snapshot>>);
+
+impl Published {
+    pub(crate) fn new(txn: ReadTransaction) -> Self {
+        Published(RwLock::new(Arc::new(Snapshot::new(txn))))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set(&self, txn: ReadTransaction) {
+        let snapshot = Arc::new(Snapshot::new(txn));
+        let before =
+            std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), snapshot);
+        // The last one to hold it closes it, outside of the lock.
+        drop(before);
+    }
+}
+
+/// What readers see of a batch.
+pub(crate) struct Seen {
+    pub(crate) snapshot: ReadTransaction,
+    /// Id of the newest event; none when nothing but the place of the bytes changed.
+    pub(crate) newest_event: Option<u64>,
+}
+
+/// A batch on its way.
+pub(crate) struct Flush {
+    /// What the journal needs; none when nothing was changed, or it is in the database already.
+    pub(crate) record: Option<(u64, Redo)>,
+    /// None when nothing was changed.
+    pub(crate) seen: Option<Seen>,
+    pub(crate) jobs: Vec<Box<dyn Job>>,
+}
+
+/// What makes batches durable.
+pub(crate) struct Back {
+    pub(crate) journal: Journal,
+    pub(crate) hook: Option<CommitHook>,
+    health: Arc<Health>,
+    published: Arc<Published>,
+    /// Whether the database has batches in memory that are not durable and will not be.
+    is_ahead: Arc<AtomicBool>,
+    /// Jobs that are to be refused when the database is put back, so that whoever is told reads what it then has.
+    refused: Vec<Box<dyn Job>>,
+    /// Calls the writer, which puts it back.
+    wake: Box<dyn Fn() + Send>,
+}
+
+impl Back {
+    /// Makes batches durable and shows the last one. A failure ends writing; the writer then puts the database back.
+    pub(crate) fn persist(&mut self, records: &[(u64, Redo)], seen: Option<Seen>) -> Result<(), StoreError> {
+        let appended = self.check().and_then(|()| {
+            self.journal.append(records).inspect_err(|error| {
+                self.health.fail(error);
+            })
+        });
+        if let Err(error) = appended {
+            self.is_ahead.store(true, Ordering::SeqCst);
+            return Err(error);
+        }
+        if let Some(seen) = seen {
+            self.published.set(seen.snapshot);
+            if let (Some(hook), Some(newest)) = (&self.hook, seen.newest_event) {
+                hook(newest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what stands on a batch that failed, or comes after a failure that is for good.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if self.is_ahead.load(Ordering::SeqCst) {
+            return Err(self.health.refusal());
+        }
+        self.health.check(Urgency::Urgent)
+    }
+
+    /// What readers see from now on: a commit of the database that was opened again, with all that is durable and no more.
+    pub(crate) fn put_back(&mut self, snapshot: ReadTransaction) {
+        self.published.set(snapshot);
+        self.is_ahead.store(false, Ordering::SeqCst);
+    }
+
+    /// Refuses what was kept for it.
+    pub(crate) fn refuse_kept(&mut self) {
+        let refused = std::mem::take(&mut self.refused);
+        self.answer(refused, false);
+    }
+
+    fn flush(&mut self, batches: Vec<Flush>) {
+        if batches.is_empty() {
+            return;
+        }
+        let (mut records, mut seen, mut jobs) = (Vec::new(), None, Vec::new());
+        for batch in batches {
+            records.extend(batch.record);
+            seen = newer(batch.seen, seen);
+            jobs.extend(batch.jobs);
+        }
+        if self.persist(&records, seen).is_ok() {
+            self.answer(jobs, true);
+        } else {
+            self.refused.extend(jobs);
+            (self.wake)();
+        }
+    }
+
+    /// Answers what is durable, or refuses what is not.
+    pub(crate) fn answer(&self, jobs: Vec<Box<dyn Job>>, is_durable: bool) {
+        for job in jobs {
+            job.answer(if is_durable { Ok(()) } else { Err(self.health.refusal()) });
+        }
+    }
+}
+
+/// What readers see after two batches.
+fn newer(later: Option<Seen>, earlier: Option<Seen>) -> Option<Seen> {
+    let before = earlier.as_ref().and_then(|earlier| earlier.newest_event);
+    let later = later.map(|later| Seen { newest_event: later.newest_event.or(before), ..later });
+    later.or(earlier)
+}
+
+enum Message {
+    Flush(Box<Flush>),
+    /// Answered when everything before it is done.
+    Drain(SyncSender<()>),
+}
+
+/// The writer's end of the thread that does it.
+pub(crate) struct Flusher {
+    queue: Option<SyncSender<Message>>,
+    thread: Option<JoinHandle<()>>,
+    back: Arc<Mutex<Back>>,
+    is_ahead: Arc<AtomicBool>,
+}
+
+impl Flusher {
+    pub(crate) fn start(
+        journal: Journal,
+        health: Arc<Health>,
+        published: Arc<Published>,
+        hook: Option<CommitHook>,
+        wake: Box<dyn Fn() + Send>,
+    ) -> Result<Self, StoreError> {
+        let is_ahead = Arc::<AtomicBool>::default();
+        let ahead = Arc::clone(&is_ahead);
+        let back = Back { journal, hook, health, published, is_ahead: ahead, refused: Vec::new(), wake };
+        let back = Arc::new(Mutex::new(back));
+        let (sender, queue) = sync_channel(WAITING_MAX);
+        let behind = Arc::clone(&back);
+        let thread = std::thread::Builder::new()
+            .name("store-flusher".to_owned())
+            .spawn(move || run(&behind, &queue))
+            .map_err(|error| StoreError::io("starting the flusher", error))?;
+        Ok(Flusher { queue: Some(sender), thread: Some(thread), back, is_ahead })
+    }
+
+    /// Whether a batch that was handed over could not be made durable, and the database still has it.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.is_ahead.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn thread_id(&self) -> Option<ThreadId> {
+        self.thread.as_ref().map(|thread| thread.thread().id())
+    }
+
+    /// Hands a batch over; waits while others do.
+    pub(crate) fn send(&self, flush: Flush) {
+        let sent = self.queue.as_ref().map(|queue| queue.send(Message::Flush(Box::new(flush))));
+        if let Some(Err(unsent)) = sent
+            && let Message::Flush(flush) = unsent.0
+        {
+            // The thread is gone: it panicked, and nothing is durable any more.
+            let back = locked(&self.back);
+            back.health.fail_for_good(&StoreError::Closed);
+            back.is_ahead.store(true, Ordering::SeqCst);
+            back.answer(flush.jobs, false);
+        }
+    }
+
+    /// Waits until everything that was handed over is done; then nothing else makes anything durable.
+    pub(crate) fn drained(&self) -> MutexGuard<'_, Back> {
+        let (done, wait) = sync_channel(1);
+        if let Some(queue) = &self.queue
+            && queue.send(Message::Drain(done)).is_ok()
+        {
+            // An end without an answer is a thread that is gone; the next batch is refused for it.
+            let _ = wait.recv();
+        }
+        locked(&self.back)
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was told to its callers as a closed store.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn locked(back: &Mutex<Back>) -> MutexGuard<'_, Back> {
+    back.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(back: &Mutex<Back>, queue: &Receiver<Message>) {
+    while let Ok(first) = queue.recv() {
+        let (mut batches, mut waiting) = (Vec::new(), Vec::new());
+        let mut next = Some(first);
+        while let Some(message) = next {
+            match message {
+                Message::Flush(batch) => batches.push(*batch),
+                Message::Drain(done) => waiting.push(done),
+            }
+            next = queue.try_recv().ok();
+        }
+        locked(back).flush(batches);
+        for done in waiting {
+            // The writer waits for it, unless it is gone itself.
+            let _ = done.send(());
+        }
+    }
+}
