@@ -19,6 +19,11 @@ const RESERVE: &str = "RESERVE";
 /// Room beyond the reserve at which writing goes on, in bytes: enough that it does not end again with the next entry.
 const MARGIN_BYTES: u64 = 1 << 20;
 
+/// Free space below which every batch is written to the database at once, in bytes. What only the journal and memory have is
+/// written sooner or later, and takes room then: 4 MiB of it, of appends to a large database, about 40 MiB. So a disk that fills up
+/// is found full with nothing pending, and the reserve is for what cannot wait.
+const TIGHT_BYTES: u64 = 64 << 20;
+
 /// Whether an operation is worth the reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Urgency {
@@ -142,6 +147,12 @@ impl Health {
         }
         drop(condition);
         self.take_reserve();
+    }
+
+    /// Whether the disk was full, or soon is: nothing is to be left for later.
+    pub(crate) fn is_tight(&self) -> bool {
+        let Some(dir) = self.reserve.parent() else { return true };
+        self.is_full() || self.disk.free_bytes(dir).is_ok_and(|free| free < TIGHT_BYTES)
     }
 
     /// Sets the reserve aside, as far as there is room. A disk without room for it is used all the same.

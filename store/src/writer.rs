@@ -14,8 +14,8 @@
 //! again; after a full disk, until there is room ([`crate::health`]).
 //!
 //! A small batch is committed in memory and made durable by the [`crate::journal`]; a large one, and one now and then, is
-//! committed to the database durably, and the journal begins anew. While the disk is full nothing goes to the journal:
-//! its growth would take the space that is set aside.
+//! committed to the database durably, and the journal begins anew. On a disk with little room left nothing goes to
+//! the journal: a full one is to be found with nothing pending.
 //!
 //! After a failure the database may have batches in memory that are not durable. It is opened again as it was at its last
 //! durable commit, and what the journal made durable since then is applied ([`Loop::put_back`]): what was acknowledged is
@@ -365,7 +365,7 @@ impl Loop {
         place: Place,
     ) -> Result<Option<(u64, Redo)>, StoreError> {
         let is_small = !journal::wants_checkpoint(self.journal_bytes, redo.bytes());
-        if is_small && place == Place::Either && !self.health.is_full() {
+        if is_small && place == Place::Either && !self.health.is_tight() {
             commit_in_memory(txn)?;
             self.journal_bytes += journal::record_length(redo.bytes().len());
             return Ok(Some((number, redo)));
