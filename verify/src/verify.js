@@ -26,7 +26,8 @@ const signerText = (node) => principalText(node.blob.get('signer'))
 
 /** Problems in the order in which they are told: what somebody is to blame for first; of the file, then of entries by seq. */
 function ordered (problems) {
-  const rank = ({ code, seq }) => (fault(code) === 'none' ? 2 ** 54 : 0) + (seq ?? -1)
+  // A fault of the file names no blob, one of a control blob names no place.
+  const rank = ({ code, seq, cid }) => (fault(code) === 'none' ? 2 ** 54 : 0) + (seq ?? (cid === null ? -2 : -1))
   return [...problems].sort((a, b) => rank(a) - rank(b) || (a.seq === null || a.cid === null || b.cid === null ? 0 : byCid(a.cid, b.cid)))
 }
 
