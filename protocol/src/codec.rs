@@ -305,6 +305,16 @@ pub(crate) fn decode_payload(bytes: &[u8]) -> Result<(Value<'_>, Facts), Reject>
     decode(bytes, limits::PAYLOAD_DEPTH_MAX)
 }
 
+/// The `type` of a blob, if it is a map with one.
+///
+/// # Errors
+/// `E_TOO_BIG` for more than [`limits::PAYLOAD_HEADS_MAX`] heads; else as [`decode`], at 16 levels.
+pub(crate) fn type_word(bytes: &[u8]) -> Result<Option<String>, Reject> {
+    expect_heads(bytes, limits::PAYLOAD_HEADS_MAX, Code::TooBig)?;
+    let (value, _) = decode(bytes, limits::ENTRY_DEPTH_MAX)?;
+    Ok(value.as_map().and_then(|map| map.get("type")).and_then(Value::as_text).map(str::to_owned))
+}
+
 /// The canonical bytes of a value.
 #[must_use]
 pub fn encode(value: &Value<'_>) -> Vec<u8> {

@@ -2,14 +2,13 @@
 // Answers records from stdin, one line each, in order, for runs that compare this verifier with another. A record is one
 // byte of kind, a big-endian u32 length and that many bytes:
 //   b  a blob as received            ok <type> | <code>
-//   p  a payload, its type guessed   ok <type> | <code>
 //   q  a payload: its type (`note title` for notes), a zero byte, the block
 //   c  a CID in binary form          ok <text> | <code>
 //   s  {"blobs": [bytes], "genesis": link} for selection, DAG-CBOR: one line of JSON
 //   v  a CAR                         <verdict> <code of the first problem | -> <its seq | ->
 //   r  a CAR                         the report, one line of JSON
 
-import { checkBlob, cidFromBytes, guessPayload, readPayload, Reject, selectSet, verifyCar } from '../src/index.js'
+import { checkBlob, cidFromBytes, readPayload, Reject, selectSet, verifyCar } from '../src/index.js'
 
 const split = (bytes) => {
   const zero = bytes.indexOf(0)
@@ -18,7 +17,6 @@ const split = (bytes) => {
 
 const ANSWERS = {
   b: (bytes) => `ok ${checkBlob(bytes).type}`,
-  p: (bytes) => `ok ${guessPayload(bytes)}`,
   q: (bytes) => {
     const [kind, block] = split(bytes)
     readPayload(block, kind)

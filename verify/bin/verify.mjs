@@ -3,7 +3,7 @@
 // 5 forked or frozen, 6 a cut tail. Reads the file and nothing else: no network, no configuration.
 
 import { createReadStream } from 'node:fs'
-import { CarVerifier } from '../src/index.js'
+import { CarVerifier, cidFromText, Reject } from '../src/index.js'
 
 const EXIT = { valid: 0, sealed: 0, corrupt: 3, incomplete: 4, forked: 5, frozen: 5, 'revoked-tail': 6, 'fenced-tail': 6 }
 const USAGE = 'usage: throughline-verify FILE|- [--head CID] [--json]\n'
@@ -35,6 +35,13 @@ async function main () {
   const options = parse(process.argv.slice(2))
   if (options === null) {
     process.stderr.write(USAGE)
+    return 2
+  }
+  try {
+    if (options.head !== null) cidFromText(options.head)
+  } catch (error) {
+    if (!(error instanceof Reject)) throw error
+    process.stderr.write(`throughline-verify: expected the CID of an entry after --head, such as bafyrei…, got ${JSON.stringify(options.head)}: ${error.detail}\n`)
     return 2
   }
   const began = process.hrtime.bigint()

@@ -39,8 +39,10 @@ function readHeader (bytes) {
 
 /** Takes the bytes of a CAR piece by piece. */
 export class CarReader {
-  constructor () {
+  /** @param {(root: import('./cid.js').CID) => void} [onRoot] judges the root before anything after it is read */
+  constructor (onRoot = () => {}) {
     this.root = null
+    this.onRoot = onRoot
     this.rest = new Uint8Array(0)
   }
 
@@ -66,6 +68,7 @@ export class CarReader {
         at = from + length
         if (inHeader) {
           this.root = readHeader(section)
+          this.onRoot(this.root)
           continue
         }
         const [cid, end] = readCid(section, 0)

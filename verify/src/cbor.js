@@ -182,10 +182,10 @@ function countHeads (bytes, max) {
   }
 }
 
-/** `decode` for payloads, config blocks and blobs of any type: 64 levels, and a bound on how many items there are. */
-export function decodeOpen (bytes) {
+/** `decode` for payloads, config blocks and blobs of any type: 64 levels unless told, and a bound on how many items there are. */
+export function decodeOpen (bytes, depth = DEPTH_OPEN) {
   countHeads(bytes, HEADS)
-  return decode(bytes, DEPTH_OPEN)
+  return decode(bytes, depth)
 }
 
 /**

@@ -3,7 +3,7 @@
 // blob does not.
 
 import { readBlob, checkSigned } from './blob.js'
-import { decode, decodeOpen } from './cbor.js'
+import { decodeOpen } from './cbor.js'
 import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, SHA2_256 } from './cid.js'
 import { Reject, refusal, refuse } from './codes.js'
 import { CAR_NAMED, CAR_SEEN, DEPTH_BLOB } from './limits.js'
@@ -148,7 +148,7 @@ export class SessionFile {
 
   takeBlob (cid, name, bytes) {
     if (cid.code !== DAG_CBOR || cid.multihash.code !== SHA2_256) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
-    const map = decode(bytes, DEPTH_BLOB).value
+    const map = decodeOpen(bytes, DEPTH_BLOB).value
     const type = map instanceof Map ? map.get('type') : null
     const ours = typeof type === 'string' && (type.startsWith('Session') || CONTROL_RANK.includes(type))
     if (!ours) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)

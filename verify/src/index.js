@@ -3,7 +3,7 @@
 export { Blob, checkBlob, readBlob, signBlob, signedBytes } from './blob.js'
 export { cidFromBytes, cidFromText, cidOf, matches } from './cid.js'
 export { fault, refusal, Reject } from './codes.js'
-export { checkPayload, guessPayload, readPayload } from './payload.js'
+export { checkPayload, readPayload } from './payload.js'
 export { Placed, select, selectSet } from './select.js'
 export { CarVerifier, verifyCar } from './verify.js'
 export { CarReader, writeCar } from './car.js'

@@ -137,19 +137,3 @@ export function checkPayload (blob, block) {
   }
   return map
 }
-
-/**
- * Reads a payload of which nobody says whose it is, as the kind that its keys fit best: fewest unknown, then fewest missing,
- * then the order of PAYLOADS.
- * @param {Uint8Array} block
- * @returns {string}
- */
-export function guessPayload (block) {
-  const { value } = readMap(block)
-  const keys = [...value.keys()]
-  const distance = ({ known, required }) => keys.filter((key) => !known.has(key)).length * 64 + required.filter((key) => !keys.includes(key)).length
-  const kinds = [...PAYLOADS.keys()].filter((kind) => kind !== 'config')
-  const best = kinds.sort((a, b) => distance(PAYLOADS.get(a)) - distance(PAYLOADS.get(b)))[0]
-  readPayload(block, best)
-  return best
-}

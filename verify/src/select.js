@@ -137,11 +137,7 @@ function isChain (nodes) {
 
 const deepest = (nodes) => nodes.reduce((a, b) => (b.seq > a.seq ? b : a))
 
-function maximal (nodes) {
-  return nodes.filter((x) => !nodes.some((y) => y !== x && isAncestor(x, y)))
-}
-
-/** Entries of `set` that no other of it descends from, for large sets: by one pass over all nodes. */
+/** Entries of `set` that no other of it descends from, by one pass over all nodes. */
 function tips (all, set) {
   const members = new Set(set)
   const covered = new Set()
@@ -183,16 +179,16 @@ export function select (placed) {
 /** The order of entries in a report: by seq, then epoch, then CID. */
 export const byPlace = (a, b) => a.seq - b.seq || a.epoch - b.epoch || compareBytes(a.blob.link.bytes, b.blob.link.bytes)
 
-/** Equivocations among all that is in, dead or alive (R-SE-2): for each epoch's opening the two lowest entries of its holder of which none descends from the other, and for each epoch its two lowest openings. Of holders first, then by signer and place. */
+/** Equivocations among all that is in, dead or alive (R-SE-2): for each opening, of its holder's entries by place, the first that does not descend from the one before it, with that one; for each epoch its two lowest openings. Of holders first, then by signer and place. */
 function evidence (all) {
   const opening = new Map() // node → what opened its epoch
   const held = new Map()
   const opened = new Map()
-  const put = (map, key, node) => map.set(key, [...(map.get(key) ?? []), node])
+  const put = (map, key, node) => { if (map.has(key)) map.get(key).push(node); else map.set(key, [node]) }
   for (const node of all) {
     const root = node.opens || node.parent === null ? node : opening.get(node.parent)
     opening.set(node, root)
-    if (node.blob.signer === root.holder) { if (held.has(root)) held.get(root).push(node); else held.set(root, [node]) }
+    if (node.blob.signer === root.holder) put(held, root, node)
     if (node.opens) put(opened, node.epoch, node)
   }
   const found = []
@@ -219,7 +215,10 @@ function selectValid (all, valid, pinned, root) {
   const held = new Set(above.filter((node) => node.blob.signer === base.holder))
   const nearest = (node) => { while (node !== base && !held.has(node)) node = node.parent; return node }
   const fixed = [...new Set(pinned.filter((node) => isAncestor(base, node)).map(nearest))]
-  if (!isChain(fixed)) return { state: 'FROZEN', head: meet(maximal(fixed)), base, branches: maximal(fixed), why: 'EV_EQUIVOCATION' }
+  if (!isChain(fixed)) {
+    const branches = tips(all, fixed)
+    return { state: 'FROZEN', head: meet(branches), base, branches, why: 'EV_EQUIVOCATION' }
+  }
   const floor = deepest([base, ...fixed])
   const ahead = [...held].filter((node) => isAncestor(floor, node))
   if (!isChain(ahead)) {
@@ -234,11 +233,13 @@ function selectValid (all, valid, pinned, root) {
 function finish (common, chosen) {
   const result = { ...common, ...chosen }
   const tops = [result.head, ...result.branches]
-  const beside = common.valid.filter((node) => !tops.some((top) => isAncestor(node, top)))
+  const under = withAncestors(common.valid, tops)
+  const beside = common.valid.filter((node) => !under.has(node))
   result.fenced = beside.filter((node) => node.epoch < epochOf(common.valid))
   if (result.state === 'FROZEN' || result.state === 'FORKED') return result // without a head nothing is pending on it
   if (result.state === 'OK') result.pending = beside.filter((node) => node.epoch === result.head.epoch && isAncestor(result.head, node))
-  result.passed = beside.filter((node) => !result.fenced.includes(node) && !result.pending.includes(node))
+  const placed = new Set([...result.fenced, ...result.pending])
+  result.passed = beside.filter((node) => !placed.has(node))
   return result
 }
 

@@ -122,20 +122,19 @@ function signersOf (nodes) {
       key: node.blob.signer,
       capability,
       entries: 0,
-      epochs: [],
+      epochs: new Set(),
       principal: signerText(node),
       role: node.role === 'writer' ? 'holder' : node.role
     }
     known.entries++
-    if (!known.epochs.includes(node.epoch)) known.epochs.push(node.epoch)
+    known.epochs.add(node.epoch)
     signers.set(name, known)
   }
-  for (const { epochs } of signers.values()) epochs.sort((a, b) => a - b)
   const order = ['owner', 'device', 'holder', 'contributor']
   const capabilities = (a, b) => (a === null || b === null ? (a === null ? 0 : 1) - (b === null ? 0 : 1) : byCid(a, b))
   const parts = [...signers.values()].sort((a, b) => b.entries - a.entries || (a.key < b.key ? -1 : a.key > b.key ? 1 : 0) ||
     order.indexOf(a.role) - order.indexOf(b.role) || capabilities(a.capability, b.capability))
-  return parts.map(({ key, ...part }) => part)
+  return parts.map(({ key, ...part }) => ({ ...part, epochs: [...part.epochs].sort((a, b) => a - b) }))
 }
 
 function modelsOf (blobs) {
@@ -155,12 +154,12 @@ function payloadsOf (file) {
   const redacted = new Set(file.blobs.flatMap((blob) => (blob.type === 'SessionNote' && blob.get('entries')) || []).map(String))
   const deleted = file.blobs.some((blob) => blob.type === 'SessionNote' && blob.get('kind') === 'delete')
   const checked = linked.filter((blob) => file.payloads.has(blob.cid))
-  const absent = linked.filter((blob) => !checked.includes(blob))
+  const absent = linked.filter((blob) => !file.payloads.has(blob.cid))
   const dropped = absent.filter((blob) => deleted || redacted.has(blob.cid)).length
   return { checked: checked.length, linked: linked.length, missing: absent.length - dropped, notFetched: 0, redacted: dropped }
 }
 
-function checksOf (file, placed, result, problems, told) {
+function checksOf (file, placed, signers, result, problems, told) {
   const failed = new Set(problems.filter(({ code }) => fault(code) !== 'none').map(({ code }) => checkOf(code)))
   const open = result.state === 'INCOMPLETE' || problems.some(({ code }) => fault(code) === 'none')
   const outcome = (name, undecided) => (failed.has(name) ? 'fail' : undecided ? 'unchecked' : 'pass')
@@ -174,7 +173,7 @@ function checksOf (file, placed, result, problems, told) {
     chain: { entries, result: outcome('chain', open) },
     hash: { blobs, result: outcome('hash', blobs === 0) },
     head: { result: head, told },
-    signature: { result: outcome('signature', entries === 0), signers: signersOf(placed.nodes.values()).length }
+    signature: { result: outcome('signature', entries === 0), signers: signers.length }
   }
 }
 
@@ -192,9 +191,10 @@ function report (file, told) {
   const sorted = ordered(problems)
   const verdict = verdictOf(sorted, result)
   const first = sorted[0]
+  const signers = signersOf(placed.nodes.values())
   return {
     anchoredThrough: anchoredThrough(result),
-    checks: checksOf(file, placed, result, sorted, told),
+    checks: checksOf(file, placed, signers, result, sorted, told),
     firstProblem: first ? { cid: first.cid, code: first.code, detail: first.detail, fault: fault(first.code), seq: first.seq } : null,
     fork: forkOf(result),
     freshness: { headSeenAgeMs: null, peersAgree: 0, peersAsked: 0, source: 'file' },
@@ -204,7 +204,7 @@ function report (file, told) {
     pending: result.pending.length,
     problems: sorted.length,
     session: file.genesis,
-    signers: signersOf(placed.nodes.values()),
+    signers,
     tail: tailOf(result, placed),
     v: 1,
     validThrough: at(result.head),
@@ -217,8 +217,8 @@ function report (file, told) {
 export class CarVerifier {
   /** @param {{head?: string | null}} [options] the head that you were told; else the root of the file */
   constructor ({ head = null } = {}) {
-    this.reader = new CarReader()
     this.file = new SessionFile()
+    this.reader = new CarReader((root) => this.file.takeRoot(root))
     this.told = head
   }
 
@@ -237,7 +237,6 @@ export class CarVerifier {
     if (this.file.broken) return
     this.guarded(() => {
       for (const { cid, bytes } of this.reader.push(chunk)) {
-        if (this.file.root === null) this.file.takeRoot(this.reader.root)
         if (!this.file.take(cid, bytes)) return
       }
     })
@@ -245,12 +244,7 @@ export class CarVerifier {
 
   /** The report, once all bytes were pushed. */
   end () {
-    if (!this.file.broken) {
-      this.guarded(() => {
-        this.reader.end()
-        if (this.file.root === null) this.file.takeRoot(this.reader.root)
-      })
-    }
+    if (!this.file.broken) this.guarded(() => this.reader.end())
     return report(this.file, this.told ?? this.file.root)
   }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{CarEvent, CarReader, CidForms, type_word};
+use super::{CarEvent, CarReader, CidForms};
 use crate::block::{Block, Decoded};
 use crate::code::{Code, Reject};
+use crate::codec;
 use crate::control::Control;
 use crate::entry::Entry;
 use crate::id::{Cid, Codec};
@@ -45,7 +46,11 @@ impl CarContent {
     pub fn session_blobs(self) -> SessionBlobs {
         let mut sorted = SessionBlobs::default();
         for (cid, block) in self.blocks {
-            let word = if cid.codec() == Codec::DagCbor { type_word(&block).ok().flatten() } else { None };
+            let word = if cid.codec() == Codec::DagCbor {
+                codec::type_word(block.bytes()).ok().flatten()
+            } else {
+                None
+            };
             match word.as_deref() {
                 Some("Capability" | "CapabilityTombstone" | "Ref") => {
                     if let Ok(control) = Decoded::decode(block.bytes().clone()) {

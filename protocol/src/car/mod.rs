@@ -12,11 +12,8 @@ pub mod session;
 mod session_write;
 mod write;
 
-use crate::block::Block;
 use crate::code::Reject;
-use crate::codec::{self, Value};
 use crate::id::{Cid, Codec, HashKind};
-use crate::limits;
 
 pub use collect::{CarContent, CollectLimits, SessionBlobs, collect};
 pub use reader::{CarEvent, CarReader};
@@ -49,12 +46,6 @@ impl CidForms {
         }
         Cid::read(bytes)
     }
-}
-
-/// The `type` of a dag-cbor block, if it is a map with one.
-pub(crate) fn type_word(block: &Block) -> Result<Option<String>, Reject> {
-    let (value, _) = codec::decode(block.bytes(), limits::ENTRY_DEPTH_MAX)?;
-    Ok(value.as_map().and_then(|map| map.get("type")).and_then(Value::as_text).map(str::to_owned))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CarEvent, CarReader, CidForms, type_word};
+use super::{CarEvent, CarReader, CidForms};
 use crate::block::{Block, Decoded};
 use crate::code::{Code, Reject};
 use crate::codec::{self, Value};
@@ -252,7 +252,7 @@ impl SessionReader {
     /// The block's `type`, if it can be a session's own blob by its CID.
     fn session_type(block: &Block) -> Result<Option<String>, Reject> {
         let is_entry_cid = EntryCid::try_from(block.cid()).is_ok();
-        if is_entry_cid { type_word(block) } else { Ok(None) }
+        if is_entry_cid { codec::type_word(block.bytes()) } else { Ok(None) }
     }
 
     fn remember(&mut self, cid: Cid) {

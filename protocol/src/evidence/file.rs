@@ -7,6 +7,7 @@ use super::{EXHIBIT_BYTES_MAX, EXHIBIT_ENTRIES_MAX, shows_nothing};
 use crate::block::Signed;
 use crate::car::{self, CarEvent, CarReader, CidForms};
 use crate::code::{Code, Reject};
+use crate::codec;
 use crate::control::Control;
 use crate::entry::Entry;
 use crate::id::{EntryCid, Seq};
@@ -109,7 +110,7 @@ impl Blobs {
 
     fn take(&mut self, block: &crate::block::Block, keys: &mut VerifyingKeys) -> Result<(), Reject> {
         let bytes = Arc::clone(block.bytes());
-        match car::type_word(block)?.as_deref() {
+        match codec::type_word(block.bytes())?.as_deref() {
             Some("Capability" | "CapabilityTombstone" | "Ref") => {
                 self.put_control(Signed::<Control>::check(bytes, keys)?)
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Message as _, addresses, blobs, control_blob, texts};
 use crate::block::Signed;
 use crate::code::{Code, Reject};
-use crate::codec::{self, Map, Value};
+use crate::codec::{self, Map};
 use crate::control::{Capability, Control, Ref, Role, SessionHead, Tombstone};
 use crate::entry::Entry;
 use crate::evidence::Exhibit;
@@ -264,7 +264,7 @@ pub fn check(owner: Principal, bytes: &[u8], keys: &mut VerifyingKeys) -> Result
 }
 
 fn read_news(bytes: &Arc<[u8]>, keys: &mut VerifyingKeys) -> Result<News, Reject> {
-    match type_word(bytes)?.as_deref() {
+    match codec::type_word(bytes)?.as_deref() {
         Some("Ref") => {
             let reference = Signed::<Ref>::check(Arc::clone(bytes), keys)?;
             let head = reference.value().session_head()?;
@@ -278,12 +278,6 @@ fn read_news(bytes: &Arc<[u8]>, keys: &mut VerifyingKeys) -> Result<News, Reject
         Some("CapabilityTombstone") => Signed::check(Arc::clone(bytes), keys).map(News::Tombstone),
         _ => Err(Reject::new(Code::Type, "expected a Ref, SessionHandoff or CapabilityTombstone")),
     }
-}
-
-/// The blob's `type`, if it is a map with one.
-fn type_word(bytes: &[u8]) -> Result<Option<String>, Reject> {
-    let (value, _) = codec::decode(bytes, limits::ENTRY_DEPTH_MAX)?;
-    Ok(value.as_map().and_then(|map| map.get("type")).and_then(Value::as_text).map(str::to_owned))
 }
 
 fn on_topic(owner: Principal, named: Principal) -> Result<(), Reject> {

@@ -85,14 +85,7 @@ impl Hostile {
     /// When the node does not let go.
     pub fn hold(&self, victim: &Victim, protocol: &'static str, count: usize, bytes: &[u8]) -> Result<usize> {
         self.run(async {
-            let mut held = Vec::new();
-            for _ in 0..count {
-                let opened = self.streams.open_stream(victim.peer, protocol).await;
-                let Ok(mut stream) = opened else { break };
-                if stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok() {
-                    held.push(stream);
-                }
-            }
+            let held = self.open_many(victim, protocol, count, bytes).await;
             let count = held.len();
             for mut stream in held {
                 let mut sink = [0; 4096];
@@ -114,14 +107,7 @@ impl Hostile {
         bytes: &[u8],
     ) -> Result<Occupied> {
         self.run(async {
-            let mut held = Vec::new();
-            for _ in 0..count {
-                let opened = self.streams.open_stream(victim.peer, protocol).await;
-                let Ok(mut stream) = opened else { break };
-                if stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok() {
-                    held.push(stream);
-                }
-            }
+            let held = self.open_many(victim, protocol, count, bytes).await;
             anyhow::ensure!(!held.is_empty(), "the node took no stream");
             Ok(Occupied { _streams: held })
         })
@@ -139,8 +125,8 @@ impl Hostile {
                 let mut churned = Churned::default();
                 for _ in 0..count {
                     match self.first_frame(victim, &frame).await {
-                        Ok(_) => churned.opened += 1,
-                        Err(_) => churned.refused += 1,
+                        Ok(Some(_)) => churned.opened += 1,
+                        Ok(None) | Err(_) => churned.refused += 1,
                     }
                 }
                 Ok(churned)
@@ -170,6 +156,24 @@ impl Hostile {
             }
             Ok(answers)
         })
+    }
+
+    /// As many streams as the node takes, up to `count`, each with the same bytes written to it.
+    async fn open_many(
+        &self,
+        victim: &Victim,
+        protocol: &'static str,
+        count: usize,
+        bytes: &[u8],
+    ) -> Vec<Stream> {
+        let mut held = Vec::new();
+        for _ in 0..count {
+            let Ok(mut stream) = self.streams.open_stream(victim.peer, protocol).await else { break };
+            if stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok() {
+                held.push(stream);
+            }
+        }
+        held
     }
 
     async fn first_frame(&self, victim: &Victim, frame: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -1,7 +1,6 @@
 //! Answers to `/throughline/chain/1` that are not what was asked for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::Stream;
@@ -58,13 +57,8 @@ impl std::fmt::Debug for Answers {
 }
 
 /// Answers until the host is gone.
-pub(super) async fn answer(
-    mut incoming: mpsc::UnboundedReceiver<Stream>,
-    answers: Answers,
-    asked: Arc<AtomicU64>,
-) {
+pub(super) async fn answer(mut incoming: mpsc::UnboundedReceiver<Stream>, answers: Answers) {
     while let Some(stream) = incoming.recv().await {
-        asked.fetch_add(1, Ordering::SeqCst);
         let answers = answers.clone();
         tokio::spawn(async move {
             // The asker leaves whenever it wants: that is what it should do.

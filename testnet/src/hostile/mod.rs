@@ -16,8 +16,6 @@ mod streams;
 mod swarm;
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use libp2p::identity::Keypair;
@@ -51,7 +49,6 @@ pub struct Hostile {
     principal: Principal,
     peer: PeerId,
     listens: Multiaddr,
-    asked: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Hostile {
@@ -75,17 +72,16 @@ impl Hostile {
         let principal = throughline_protocol::testing::key(&format!("hostile {name}")).principal();
         let key = Keypair::ed25519_from_bytes(&mut seed).context("a connection key")?;
         let peer = key.public().to_peer_id();
-        let asked = Arc::new(AtomicU64::new(0));
         let (commands, inbox) = mpsc::unbounded_channel();
         let guard = runtime.enter();
         let (behaviour, streams, incoming) = streams::new();
         let swarm = swarm::build(key, behaviour)?;
         let (listening, heard) = oneshot::channel();
         runtime.spawn(swarm::run(swarm, inbox, listening));
-        runtime.spawn(lies::answer(incoming, answers, Arc::clone(&asked)));
+        runtime.spawn(lies::answer(incoming, answers));
         drop(guard);
         let listens = runtime.block_on(within(heard))?.context("the hostile peer does not listen")?;
-        Ok(Hostile { runtime, commands, streams, principal, peer, listens, asked })
+        Ok(Hostile { runtime, commands, streams, principal, peer, listens })
     }
 
     /// The ticket that a victim can fetch from it by.
@@ -99,12 +95,6 @@ impl Hostile {
     #[must_use]
     pub fn peer_id(&self) -> String {
         self.peer.to_string()
-    }
-
-    /// How many requests it was asked.
-    #[must_use]
-    pub fn asked(&self) -> u64 {
-        self.asked.load(Ordering::SeqCst)
     }
 
     /// Connects to the node behind a ticket.
@@ -144,6 +134,19 @@ impl Hostile {
     /// When the peer is gone.
     pub fn follow(&self, topic: &str) -> Result<()> {
         self.tell(Command::Subscribe(topic.to_owned()))
+    }
+
+    /// Waits until somebody else is known to follow a topic.
+    ///
+    /// # Errors
+    /// When nobody does, or the peer is gone.
+    pub fn await_follower(&self, topic: &str) -> Result<()> {
+        let topic = topic.to_owned();
+        self.run(async {
+            let (done, heard) = oneshot::channel();
+            self.tell(Command::AwaitFollower { topic, done })?;
+            heard.await.context("the hostile peer is gone")
+        })
     }
 
     async fn dial(&self, victim: &Victim) -> Result<()> {

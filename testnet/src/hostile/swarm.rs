@@ -27,6 +27,8 @@ pub(super) enum Command {
     Dial { peer: PeerId, addr: Multiaddr, done: oneshot::Sender<Result<()>> },
     /// Follow a topic.
     Subscribe(String),
+    /// Say when somebody else is known to follow a topic.
+    AwaitFollower { topic: String, done: oneshot::Sender<()> },
     /// Announce.
     Publish { topic: String, messages: Vec<Vec<u8>>, done: oneshot::Sender<u64> },
 }
@@ -70,6 +72,7 @@ pub(super) async fn run(
     listening: oneshot::Sender<Multiaddr>,
 ) {
     let mut listening = Some(listening);
+    let mut waiting: Vec<(gossipsub::TopicHash, oneshot::Sender<()>)> = Vec::new();
     let mut dials: HashMap<PeerId, Vec<oneshot::Sender<Result<()>>>> = HashMap::new();
     loop {
         tokio::select! {
@@ -90,6 +93,12 @@ pub(super) async fn run(
                 Some(Command::Subscribe(topic)) => {
                     let _ = swarm.behaviour_mut().gossip.subscribe(&IdentTopic::new(topic));
                 }
+                Some(Command::AwaitFollower { topic, done }) => {
+                    let topic = IdentTopic::new(topic).hash();
+                    let is_followed =
+                        swarm.behaviour().gossip.all_peers().any(|(_, topics)| topics.contains(&&topic));
+                    if is_followed { let _ = done.send(()); } else { waiting.push((topic, done)); }
+                }
                 Some(Command::Publish { topic, messages, done }) => {
                     let mut sent = 0;
                     for message in messages {
@@ -101,6 +110,11 @@ pub(super) async fn run(
                 }
             },
             event = swarm.select_next_some() => match event {
+                SwarmEvent::Behaviour(BehaviourEvent::Gossip(gossipsub::Event::Subscribed { topic, .. })) => {
+                    for (_, done) in waiting.extract_if(.., |(wanted, _)| *wanted == topic) {
+                        let _ = done.send(());
+                    }
+                }
                 SwarmEvent::NewListenAddr { address, .. } => {
                     if let Some(listening) = listening.take() { let _ = listening.send(address); }
                 }

@@ -13,7 +13,7 @@ use throughline_protocol::fork::{Set, State};
 use throughline_protocol::id::{Cid, EntryCid, Seq, SessionId};
 use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::verify::{Auditor, NotLinear, Report, Verdict};
+use throughline_protocol::verify::{Auditor, NotLinear, Report};
 
 use super::{Kind, Record};
 use crate::fuzz::kinds_of_payload;
@@ -111,7 +111,9 @@ fn type_name(signed: &SignedAny) -> &'static str {
     }
 }
 
-fn state_word(state: State) -> &'static str {
+/// The word of a state, as the vectors and the pipe write it.
+#[must_use]
+pub fn state_word(state: State) -> &'static str {
     match state {
         State::Ok => "OK",
         State::Frozen => "FROZEN",
@@ -168,11 +170,7 @@ fn car(bytes: &[u8]) -> String {
     let problem = report.first_problem.as_ref();
     let code = problem.map_or("-", |problem| problem.reject.code.name());
     let seq = problem.and_then(|problem| problem.seq).map_or("-".to_owned(), |seq| seq.to_string());
-    format!("{} {code} {seq}", verdict_word(report.verdict))
-}
-
-fn verdict_word(verdict: Verdict) -> &'static str {
-    verdict.word()
+    format!("{} {code} {seq}", report.verdict.word())
 }
 
 /// Audits a session's CAR as the command line does: as a stream, and as a set when it is no single chain.

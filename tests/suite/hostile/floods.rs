@@ -8,7 +8,7 @@ use throughline_protocol::testing::{self, Reach, SessionBuilder};
 use throughline_protocol::wire::announce::{self, Hint};
 use throughline_protocol::wire::chain::{ChainAsk, ChainRequest, EntryAt, Payloads, RangeAsk};
 use throughline_protocol::wire::{CHAIN_PROTOCOL, Credentials, Message as _, proof};
-use throughline_testnet::hostile::{Answers, Hostile, Road, Want};
+use throughline_testnet::hostile::{Answers, Hostile, Road, Victim, Want};
 
 use super::{Scene, session};
 
@@ -40,7 +40,9 @@ fn ten_thousand_streams_do_not_wear_a_node_out() -> Result<()> {
             flood.join().map_err(|_| anyhow!("the flood panicked"))?
         })?;
         println!("{name}: {churned:?}");
-        assert!(churned.shut_out == 1 || churned.opened + churned.refused >= 10_000, "{churned:?}");
+        // Half a frame is no fault, so nobody is shut out for it: all of them came, and most were dropped at the cap.
+        assert_eq!((churned.opened + churned.refused, churned.shut_out), (10_000, 0), "{churned:?}");
+        assert!(churned.opened > 5_000, "{churned:?}");
         scene.stands(name)?;
     }
     Ok(())
@@ -126,24 +128,24 @@ fn floods_of_wants_are_answered_at_the_askers_pace() -> Result<()> {
     let victim = peer.connect(&scene.victim.ticket()?, Road::Tcp)?;
     let range = whole(&scene.held);
     assert!(peer.question(&victim, &range)?.len() > 2, "it is served like anybody");
-    let unread = peer.ask(&victim, &range, 1_000, Want::Unread)?;
-    println!("ranges that nobody reads: {unread:?}");
+    let flood =
+        |name: &str, peer: &Hostile, victim: &Victim, ask: &ChainRequest, count, want| -> Result<()> {
+            let asked = peer.ask(victim, ask, count, want)?;
+            println!("{name}: {asked:?}");
+            assert_eq!(asked.opened, count, "{name}: every question of the flood was asked: {asked:?}");
+            Ok(())
+        };
+    flood("ranges that nobody reads", &peer, &victim, &range, 1_000, Want::Unread)?;
     let nowhere = (0..64_u32).map(|number| Cid::sha256(Codec::Raw, &number.to_be_bytes())).collect();
     let peer = Hostile::start("wants of nothing", Answers::Nothing)?;
     let victim = peer.connect(&scene.victim.ticket()?, Road::Quic)?;
-    println!(
-        "blobs: {:?}",
-        peer.ask(&victim, &asking(ChainAsk::Blobs { cids: nowhere }), 1_000, Want::First)?
-    );
+    flood("blobs", &peer, &victim, &asking(ChainAsk::Blobs { cids: nowhere }), 1_000, Want::First)?;
     let owner = testing::key("account").principal();
     let have =
         (0..4_096_u32).map(|number| throughline_protocol::block::sha256(&number.to_be_bytes())).collect();
-    println!(
-        "control: {:?}",
-        peer.ask(&victim, &asking(ChainAsk::Control { owner, have }), 500, Want::First)?
-    );
+    flood("control", &peer, &victim, &asking(ChainAsk::Control { owner, have }), 500, Want::First)?;
     let heads = ChainAsk::Heads { owners: Vec::new(), sessions: vec![scene.held.session(); 1_024] };
-    println!("heads: {:?}", peer.ask(&victim, &asking(heads), 500, Want::First)?);
+    flood("heads", &peer, &victim, &asking(heads), 500, Want::First)?;
     scene.stands("wants")
 }
 
@@ -195,10 +197,7 @@ fn a_flood_of_gossip_is_judged_and_forgotten() -> Result<()> {
     let twins = std::iter::repeat_n(loose, 500);
     let large = std::iter::repeat_n(vec![7; 60_000], 100);
     let messages: Vec<Vec<u8>> = junk.chain(replayed).chain(twins).chain(large).collect();
-    // The first one is repeated until the node is known to follow: then the flood arrives.
-    while peer.publish(&topic, messages[..1].to_vec())? == 0 {
-        scene.victim.api().get("/v1/peers")?.expect(200)?;
-    }
+    peer.await_follower(&topic)?;
     let mut sent = 0;
     for part in messages.chunks(64) {
         sent += peer.publish(&topic, part.to_vec())?;

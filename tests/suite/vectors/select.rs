@@ -12,6 +12,7 @@ use throughline_protocol::sign::VerifyingKeys;
 
 use super::forge::{Blob, Forge, Id, Kind, Spec, Step, What};
 use super::{Files, records};
+use throughline_tests::differ::answers::state_word;
 
 const ORDERS: u64 = 4;
 
@@ -130,18 +131,6 @@ fn check_expected(number: usize, case: &Value, forge: &Forge, selection: &Select
     let disputed = matches!(selection.state, State::Frozen | State::Forked);
     assert_eq!(selection.disputed.len() > 1, disputed, "{place}: disputed tips");
     assert!(!disputed || !selection.evidence.is_empty(), "{place}: a dispute has evidence");
-}
-
-fn state_word(state: State) -> &'static str {
-    match state {
-        State::Ok => "OK",
-        State::Frozen => "FROZEN",
-        State::Forked => "FORKED",
-        State::Sealed => "SEALED",
-        State::Incomplete => "INCOMPLETE",
-        State::Invalid => "INVALID",
-        State::RevokedUnanchored => "REVOKED_UNANCHORED",
-    }
 }
 
 fn id_set(value: &Value) -> BTreeSet<Id> {
