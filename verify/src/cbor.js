@@ -163,11 +163,11 @@ function simple (info) {
  * Refuses bytes of more than `max` heads before any becomes a value (R-BY-7): one head after the other, whatever they make up.
  * Where the bytes are no head the reader says why.
  */
-function countHeads (bytes, max) {
+export function countHeads (bytes, max, code = 'E_TOO_BIG') {
   if (bytes.length <= max) return
   let at = 0
   for (let heads = 1; at < bytes.length; heads++) {
-    if (heads > max) refuse('E_TOO_BIG', `more than ${max} items`)
+    if (heads > max) refuse(code, `more than ${max} items`)
     const major = bytes[at] >> 5
     const info = bytes[at] & 31
     at++

@@ -1,9 +1,9 @@
 // One frame of a stream (R-ST-1): a minimal varint length and one canonical map. What the fields mean is no matter of a
 // verifier.
 
-import { decode } from './cbor.js'
+import { countHeads, decode } from './cbor.js'
 import { refuse } from './codes.js'
-import { DEPTH_BLOB, FRAME } from './limits.js'
+import { DEPTH_BLOB, FRAME, FRAME_HEADS } from './limits.js'
 import { isMap } from './schema.js'
 
 /**
@@ -21,7 +21,9 @@ export function readFrame (bytes) {
   }
   if ((at > 0 && bytes[at] === 0) || length > FRAME) refuse('E_FRAME_LEN', `a length of ${length}`)
   if (length !== bytes.length - at - 1) refuse('E_FRAME_LEN', `a length of ${length}, ${bytes.length - at - 1} bytes remain`)
-  const { value, nonAscii } = decode(bytes.subarray(at + 1), DEPTH_BLOB)
+  const body = bytes.subarray(at + 1)
+  countHeads(body, FRAME_HEADS, 'E_BUDGET')
+  const { value, nonAscii } = decode(body, DEPTH_BLOB)
   if (!isMap(value)) refuse('E_SCHEMA_TYPE', 'a frame is a map')
   if (nonAscii < Infinity) refuse('E_SCHEMA_KEY', 'a key that is not ascii')
   return value

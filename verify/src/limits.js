@@ -6,6 +6,7 @@ export const CONTROL = 8_192 // Ref, Capability, CapabilityTombstone, SessionHan
 export const PAYLOAD = 1_048_576
 export const BLOCK = 2_097_152 // raw blocks, and Seed's other types, which have no bound of their own
 export const FRAME = 2_162_688
+export const FRAME_HEADS = 32_768 // CBOR heads of one frame
 export const EXT = 4_096
 export const LINKS = 256
 

@@ -121,6 +121,10 @@ test('145 negatives have their codes', () => {
 test('frames and announcements are read and written again', () => {
   assert.equal(files.frames.frames.length, 47)
   for (const { name, frame_hex: frame, body_hex: body } of files.frames.frames) assert.deepEqual(encode(readFrame(unhex(frame))), unhex(body), name)
+  // {"a": [0, 0, …]} of more items than a frame may hold
+  const many = Buffer.concat([unhex('a1616199'), unhex('8000'), Buffer.alloc(0x8000)])
+  const length = Buffer.from([(many.length & 0x7f) | 0x80, ((many.length >> 7) & 0x7f) | 0x80, many.length >> 14])
+  assert.equal(codeOf(() => readFrame(Buffer.concat([length, many]))), 'E_BUDGET')
   assert.equal(files.frames.announcements.length, 4)
   for (const { name, bytes_hex: bytes } of files.frames.announcements) {
     const message = decode(unhex(bytes), 16).value
