@@ -1,58 +1,35 @@
-//! The policy, case by case; then random inputs against the invariants.
+//! The policy, case by case; then random inputs against what must always hold.
+
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::super::range::Charged;
 use super::*;
-use crate::id::{Epoch, Seq};
 
 fn peer(number: u8) -> PeerKey {
     Principal::from_key([number; 32])
 }
 
-fn owner(number: u8) -> Principal {
-    Principal::from_key([100 + number; 32])
-}
-
 fn session(number: u8) -> SessionId {
-    SessionId::of_genesis(EntryCid::of(&[number]))
+    SessionId::of_genesis(head(number))
 }
 
-fn head(branch: u8, epoch: u64, seq: u64) -> Head {
-    let cid = EntryCid::of(format!("{branch} {epoch} {seq}").as_bytes());
-    Head { point: Point { cid, seq: Seq::new(seq).unwrap() }, epoch: Epoch::new(epoch).unwrap() }
+fn head(number: u8) -> EntryCid {
+    EntryCid::from_digest([number; 32])
 }
 
-fn digest(number: u8) -> ControlDigest {
-    ControlDigest { count: u64::from(number), digest: [number; 32] }
+fn at(millis: u64) -> Duration {
+    Duration::from_millis(millis)
 }
 
-fn failure(code: Code, charged: Charged) -> Failure {
-    Failure { reject: code.into(), charged }
+fn hint(engine: &mut Engine, number: u8, standing: Standing, scope: Scope) -> Vec<Output> {
+    engine.handle(at(0), Input::Hint { peer: peer(number), standing, scope });
+    outputs(engine)
 }
 
-fn at(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// An engine that follows session 1 and is connected to the first `peers` peers, which were asked for their heads.
-fn engine(limits: Limits, peers: u8) -> Engine {
-    let mut engine = Engine::new(limits);
-    follow(&mut engine, 1, None);
-    for number in 1..=peers {
-        engine.handle(at(0), Input::PeerUp { peer: peer(number) });
-    }
-    for output in outputs(&mut engine) {
-        if let Output::AskHeads { request, .. } = output {
-            engine.handle(at(0), Input::HeadsEnded { request });
-        }
-    }
-    engine
-}
-
-fn follow(engine: &mut Engine, number: u8, held: Option<Head>) {
-    let input = Input::Follow { session: session(number), owner: owner(1), interest: Interest::Pinned, held };
-    engine.handle(at(0), input);
+fn end(engine: &mut Engine, now: Duration, number: u8, end: End) -> Vec<Output> {
+    engine.handle(now, Input::Compared { peer: peer(number), end });
+    outputs(engine)
 }
 
 fn outputs(engine: &mut Engine) -> Vec<Output> {
@@ -61,434 +38,294 @@ fn outputs(engine: &mut Engine) -> Vec<Output> {
     outputs
 }
 
-fn tell(engine: &mut Engine, now: Duration, from: u8, of: u8, head: Head) -> Vec<Output> {
-    engine.handle(now, Input::HeadSeen { peer: peer(from), session: session(of), head });
-    outputs(engine)
-}
-
-fn ranges(outputs: &[Output]) -> Vec<(RequestId, PeerKey, Option<Point>)> {
-    let range = |output: &Output| {
-        let Output::FetchRange { request, peer, resume, .. } = output else { return None };
-        Some((*request, *peer, *resume))
-    };
-    outputs.iter().filter_map(range).collect()
-}
-
-fn charges(outputs: &[Output]) -> Vec<(PeerKey, Code)> {
-    let charge = |output: &Output| {
-        let Output::Charge { peer, code } = output else { return None };
-        Some((*peer, *code))
-    };
-    outputs.iter().filter_map(charge).collect()
+fn compare(number: u8, scope: Scope) -> Output {
+    Output::Compare { peer: peer(number), scope }
 }
 
 /// What holds after every step.
 fn invariants(engine: &Engine) {
     let limits = &engine.limits;
-    assert!(engine.peers.len() <= limits.peers_max && engine.sessions.len() <= limits.sessions_max);
-    assert!(engine.ranges.len() <= limits.ranges_max, "too many ranges");
-    let under_way: Vec<(&SessionId, &Range)> =
-        engine.sessions.iter().filter_map(|(id, session)| Some((id, session.range.as_ref()?))).collect();
-    assert_eq!(under_way.len(), engine.ranges.len(), "a range without a session, or two of one session");
-    for (id, range) in &under_way {
-        assert_eq!(engine.ranges.get(&range.request), Some(*id));
-    }
+    let running: Vec<Standing> = engine
+        .peers
+        .values()
+        .filter_map(|peer| match peer.state {
+            State::Running(_, standing) => Some(standing),
+            State::Queued | State::Pausing(_) => None,
+        })
+        .collect();
+    let strangers = running.iter().filter(|standing| **standing == Standing::Stranger).count();
+    assert_eq!((engine.running, engine.running_strangers), (running.len(), strangers), "places");
+    assert!(running.len() <= limits.places && strangers <= limits.places_of_strangers);
+    assert!(engine.peers.len() <= limits.peers_max && engine.busy.len() <= limits.busy_max);
+    let queued: BTreeSet<PeerKey> = engine.queue.iter().copied().collect();
+    assert_eq!(queued.len(), engine.queue.len(), "a peer waits twice");
     for (key, peer) in &engine.peers {
-        let running = |range: &Range| range.peer == *key && range.arrival == Arrival::Running;
-        let count = under_way.iter().filter(|(_, range)| running(range)).count();
-        assert_eq!(peer.ranges, count, "slots of a peer");
-        assert!(count <= limits.peer_ranges_max, "too many ranges of one peer");
+        assert_eq!(queued.contains(key), peer.state == State::Queued);
+        assert!(peer.next.is_some() || matches!(peer.state, State::Running(..)), "nothing goes on");
     }
-    for session in engine.sessions.values() {
-        assert!(session.told.len() <= limits.tellers_max && session.refused.len() <= limits.refused_max);
-        assert!(session.told.keys().all(|peer| engine.peers.contains_key(peer)));
-        assert!(engine.owners.contains_key(&session.owner));
-    }
-    for owner in engine.owners.values() {
-        assert!(owner.told.len() <= limits.tellers_max && owner.fetched.len() <= owner.told.len());
-    }
-    assert!(engine.ready.iter().all(|id| engine.sessions.contains_key(id)));
+    assert!(queued.iter().all(|key| engine.peers.contains_key(key)));
+    // Nobody waits for a place that is free.
+    let is_free = running.len() < limits.places;
+    let waits = |standing| engine.queue.iter().any(|key| engine.peers[key].standing == standing);
+    assert!(!is_free || !waits(Standing::Known), "a known peer waits for nothing");
+    let is_free = is_free && strangers < limits.places_of_strangers;
+    assert!(!is_free || !waits(Standing::Stranger), "a stranger waits for nothing");
 }
 
 #[test]
-fn nothing_is_fetched_that_is_not_followed() {
-    let mut engine = engine(Limits::default(), 1);
-    assert_eq!(tell(&mut engine, at(1), 1, 9, head(0, 0, 5)), []);
-    assert_eq!(engine.dropped(), 1);
-    engine.handle(at(1), Input::ControlSeen { peer: peer(1), owner: owner(9), told: digest(1) });
-    assert_eq!(outputs(&mut engine), []);
-}
-
-#[test]
-fn a_new_head_is_fetched_checked_adopted_and_reported() {
-    let mut engine = engine(Limits::default(), 1);
-    let want = head(0, 0, 9);
-    let started = tell(&mut engine, at(1), 1, 1, want);
-    let [(request, from, None)] = ranges(&started)[..] else { panic!("{started:?}") };
-    assert_eq!(from, peer(1));
-    let part = head(0, 0, 4).point;
-    engine.handle(at(2), Input::Staged { request, through: part, bytes: 10 });
-    assert_eq!(outputs(&mut engine), [Output::Check { request, session: session(1), through: part }]);
-    // The next piece arrives while the first is verified, and is verified while the first is adopted.
-    engine.handle(at(2), Input::Staged { request, through: want.point, bytes: 10 });
-    assert_eq!(outputs(&mut engine), []);
-    engine.handle(at(2), Input::Checked { request, result: Ok(part) });
-    let both = outputs(&mut engine);
-    assert_eq!(
-        both,
-        [
-            Output::Check { request, session: session(1), through: want.point },
-            Output::Adopt { request, session: session(1), through: part },
-        ]
-    );
-    engine.handle(at(2), Input::RangeEnded { request, result: Ok(()) });
-    engine.handle(at(2), Input::Checked { request, result: Ok(want.point) });
-    assert_eq!(outputs(&mut engine), []);
-    engine.handle(at(3), Input::Adopted { request, result: Ok(head(0, 0, 4)) });
-    let moved = outputs(&mut engine);
-    assert!(
-        moved.contains(&Output::Adopt { request, session: session(1), through: want.point }),
-        "{moved:?}"
-    );
-    engine.handle(at(3), Input::Adopted { request, result: Ok(want) });
-    let done = outputs(&mut engine);
-    assert!(done.contains(&Output::Event(Event::CaughtUp { session: session(1), head: want })), "{done:?}");
-    assert_eq!(tell(&mut engine, at(4), 1, 1, want), []);
-}
-
-#[test]
-fn a_head_that_is_no_news_is_not_fetched_and_a_fork_is() {
+fn one_comparison_with_a_peer_runs_and_one_waits() {
     let mut engine = Engine::new(Limits::default());
-    follow(&mut engine, 1, Some(head(0, 1, 9)));
-    engine.handle(at(0), Input::PeerUp { peer: peer(1) });
-    outputs(&mut engine);
-    for old in [head(0, 1, 9), head(0, 1, 8), head(0, 0, 99)] {
-        assert_eq!(ranges(&tell(&mut engine, at(1), 1, 1, old)), []);
+    let known = Standing::Known;
+    assert_eq!(hint(&mut engine, 1, known, Scope::All), [compare(1, Scope::All)]);
+    let one = Scope::Session(session(1));
+    assert_eq!(hint(&mut engine, 1, known, one), []);
+    assert_eq!(hint(&mut engine, 1, known, one), []);
+    assert_eq!(end(&mut engine, at(0), 1, End::Done), [compare(1, one)]);
+    // Two different things wait: everything covers both.
+    assert_eq!(hint(&mut engine, 1, known, one), []);
+    assert_eq!(hint(&mut engine, 1, known, Scope::Session(session(2))), []);
+    assert_eq!(end(&mut engine, at(0), 1, End::Done), [compare(1, Scope::All)]);
+    assert_eq!(end(&mut engine, at(0), 1, End::Done), []);
+    assert_eq!(end(&mut engine, at(0), 1, End::Done), []);
+    assert_eq!(engine.dropped(), 1, "it was answered already");
+}
+
+#[test]
+fn strangers_leave_places_for_known_peers() {
+    let limits = Limits { places: 4, places_of_strangers: 3, ..Limits::default() };
+    let mut engine = Engine::new(limits);
+    for number in 1..=3 {
+        assert_eq!(hint(&mut engine, number, Standing::Stranger, Scope::All), [compare(number, Scope::All)]);
     }
-    assert_eq!(ranges(&tell(&mut engine, at(1), 1, 1, head(7, 1, 9))).len(), 1);
+    assert_eq!(hint(&mut engine, 4, Standing::Stranger, Scope::All), []);
+    assert_eq!(hint(&mut engine, 5, Standing::Known, Scope::All), [compare(5, Scope::All)]);
+    assert_eq!(hint(&mut engine, 6, Standing::Known, Scope::All), [], "all places are taken");
+    // Whose turn it is has its place when one is free that it may have.
+    assert_eq!(end(&mut engine, at(0), 5, End::Done), [compare(6, Scope::All)]);
+    assert_eq!(end(&mut engine, at(0), 1, End::Done), [compare(4, Scope::All)]);
+    // One that proves who it is while it waits does not wait among strangers any longer.
+    assert_eq!(hint(&mut engine, 7, Standing::Stranger, Scope::All), []);
+    assert_eq!(end(&mut engine, at(0), 6, End::Done), []);
+    assert_eq!(hint(&mut engine, 7, Standing::Known, Scope::All), [compare(7, Scope::All)]);
 }
 
 #[test]
-fn a_difference_in_control_blobs_is_fetched_before_the_range_and_once() {
-    let mut engine = engine(Limits::default(), 1);
-    engine.handle(at(1), Input::ControlHeld { owner: owner(1), held: digest(1) });
-    engine.handle(at(1), Input::ControlSeen { peer: peer(1), owner: owner(1), told: digest(2) });
-    let started = tell(&mut engine, at(1), 1, 1, head(0, 0, 5));
-    let [Output::FetchControl { request, .. }] = started[..] else { panic!("{started:?}") };
-    // It fails; that does not hold the entries up for ever.
-    let result = Err(failure(Code::Unreachable, Charged::Nobody));
-    engine.handle(at(2), Input::ControlEnded { request, result });
-    let then = outputs(&mut engine);
-    assert_eq!(ranges(&then).len(), 1, "{then:?}");
-    // Equal digests need no fetch.
-    let mut other = super::tests::engine(Limits::default(), 1);
-    other.handle(at(1), Input::ControlHeld { owner: owner(1), held: digest(2) });
-    other.handle(at(1), Input::ControlSeen { peer: peer(1), owner: owner(1), told: digest(2) });
-    assert_eq!(ranges(&tell(&mut other, at(1), 1, 1, head(0, 0, 5))).len(), 1);
-}
-
-#[test]
-fn a_broken_transfer_goes_on_at_the_last_verified_entry_from_another_peer() {
-    let mut engine = engine(Limits::default(), 2);
-    let want = head(0, 0, 9);
-    let started = tell(&mut engine, at(1), 1, 1, want);
-    let [(request, first, _)] = ranges(&started)[..] else { panic!("{started:?}") };
-    tell(&mut engine, at(1), 2, 1, want);
-    let part = head(0, 0, 4).point;
-    engine.handle(at(1), Input::Staged { request, through: part, bytes: 1 });
-    engine.handle(at(1), Input::Checked { request, result: Ok(part) });
-    engine.handle(at(1), Input::PeerDown { peer: first });
-    let then = outputs(&mut engine);
-    let [(_, second, resume)] = ranges(&then)[..] else { panic!("{then:?}") };
-    assert_eq!((second, resume), (peer(2), Some(part)));
-    assert_eq!(charges(&then), []);
-}
-
-#[test]
-fn a_lying_sender_is_charged_and_shunned_and_another_peer_goes_on() {
-    let mut engine = engine(Limits::default(), 2);
-    let want = head(0, 0, 9);
-    let started = tell(&mut engine, at(1), 1, 1, want);
-    let [(request, ..)] = ranges(&started)[..] else { panic!("{started:?}") };
-    let result = Err(failure(Code::SyncUnsolicited, Charged::Sender));
-    engine.handle(at(1), Input::RangeEnded { request, result });
-    assert_eq!(charges(&outputs(&mut engine)), [(peer(1), Code::SyncUnsolicited)]);
-    // Nobody else has it: nothing happens until the peer is forgiven.
-    assert_eq!(ranges(&tell(&mut engine, at(2), 1, 1, head(0, 0, 10))), []);
-    assert_eq!(ranges(&tell(&mut engine, at(2), 2, 1, want)).len(), 1);
-}
-
-#[test]
-fn whoever_told_a_false_head_is_charged_not_who_served_it() {
-    let mut engine = engine(Limits::default(), 3);
-    let want = head(0, 0, 9);
-    let started = tell(&mut engine, at(1), 1, 1, want);
-    tell(&mut engine, at(1), 2, 1, want);
-    tell(&mut engine, at(1), 3, 1, head(0, 0, 3));
-    let [(request, ..)] = ranges(&started)[..] else { panic!("{started:?}") };
-    let result = Err(failure(Code::Seq, Charged::Teller));
-    engine.handle(at(1), Input::RangeEnded { request, result });
-    let then = outputs(&mut engine);
-    assert_eq!(charges(&then), [(peer(1), Code::Seq), (peer(2), Code::Seq)]);
-    assert_eq!(ranges(&then).iter().map(|range| range.1).collect::<Vec<_>>(), [peer(3)]);
-}
-
-#[test]
-fn without_another_peer_it_pauses_longer_each_time() {
-    let mut engine = engine(Limits::default(), 1);
-    let mut started = tell(&mut engine, at(1), 1, 1, head(0, 0, 9));
-    let mut now = at(1);
-    for pause in [1, 2, 4, 8] {
-        let [(request, ..)] = ranges(&started)[..] else { panic!("{started:?}") };
-        let result = Err(failure(Code::Timeout, Charged::Nobody));
-        engine.handle(now, Input::RangeEnded { request, result });
-        assert_eq!(ranges(&outputs(&mut engine)), []);
-        let due = engine.poll_timeout().unwrap();
-        assert_eq!(due, now + at(pause));
-        engine.handle(due - Duration::from_millis(1), Input::Tick);
-        assert_eq!(ranges(&outputs(&mut engine)), []);
-        engine.handle(due, Input::Tick);
-        (now, started) = (due, outputs(&mut engine));
+fn what_may_pass_is_tried_again_after_a_pause_that_doubles_and_not_for_ever() {
+    let mut engine = Engine::new(Limits::default());
+    hint(&mut engine, 1, Standing::Known, Scope::All);
+    let mut now = at(0);
+    for pause in [100, 200, 400] {
+        assert_eq!(end(&mut engine, now, 1, End::MayPass), []);
+        assert_eq!(engine.poll_timeout(), Some(now + at(pause)));
+        engine.handle(now + at(pause - 1), Input::Tick);
+        assert_eq!(outputs(&mut engine), []);
+        now += at(pause);
+        engine.handle(now, Input::Tick);
+        assert_eq!(outputs(&mut engine), [compare(1, Scope::All)]);
     }
+    assert_eq!(end(&mut engine, now, 1, End::MayPass), []);
+    assert_eq!(engine.poll_timeout(), None);
+    assert_eq!(hint(&mut engine, 1, Standing::Known, Scope::All), [compare(1, Scope::All)]);
 }
 
 #[test]
-fn ranges_are_bounded_per_peer_and_in_all() {
-    let limits = Limits { ranges_max: 5, ..Limits::default() };
-    let mut engine = engine(limits, 2);
-    let mut begun = Vec::new();
-    for number in 1..=10 {
-        follow(&mut engine, number, None);
-        begun.extend(ranges(&tell(&mut engine, at(1), 1, number, head(0, 0, 5))));
-    }
-    assert_eq!(begun.len(), 4, "four of one peer");
-    begun.extend(ranges(&tell(&mut engine, at(1), 2, 9, head(0, 0, 5))));
-    assert!(ranges(&tell(&mut engine, at(1), 2, 10, head(0, 0, 5))).is_empty(), "five in all");
-    // A slot that becomes free is used at once.
-    let result = Err(failure(Code::Timeout, Charged::Nobody));
-    engine.handle(at(2), Input::RangeEnded { request: begun[0].0, result });
-    assert_eq!(ranges(&outputs(&mut engine)).len(), 1);
-}
-
-#[test]
-fn a_full_quota_stops_the_session_until_its_window_ends() {
-    let limits = Limits { session_bytes_max: 100, quota_window: at(60), ..Limits::default() };
-    let mut engine = engine(limits, 1);
-    let started = tell(&mut engine, at(60), 1, 1, head(0, 0, 9));
-    let [(request, ..)] = ranges(&started)[..] else { panic!("{started:?}") };
-    engine.handle(at(61), Input::Staged { request, through: head(0, 0, 4).point, bytes: 100 });
-    let then = outputs(&mut engine);
-    let full = Output::Event(Event::QuotaFull { session: session(1), quota: Quota::Session });
-    assert!(then.contains(&full) && then.contains(&Output::CancelRange { request }), "{then:?}");
-    assert_eq!(charges(&then), []);
+fn a_pause_holds_no_place_and_keeps_what_was_hinted_meanwhile() {
+    let mut engine = Engine::new(Limits { places: 1, ..Limits::default() });
+    let one = Scope::Session(session(1));
+    hint(&mut engine, 1, Standing::Known, one);
+    assert_eq!(hint(&mut engine, 2, Standing::Known, one), []);
+    assert_eq!(end(&mut engine, at(0), 1, End::MayPass), [compare(2, one)]);
+    assert_eq!(hint(&mut engine, 1, Standing::Known, Scope::Session(session(2))), []);
+    assert_eq!(end(&mut engine, at(50), 2, End::Done), []);
     engine.handle(at(100), Input::Tick);
-    assert_eq!(ranges(&outputs(&mut engine)), []);
-    engine.handle(at(121), Input::Tick);
-    assert_eq!(ranges(&outputs(&mut engine)).len(), 1);
+    assert_eq!(outputs(&mut engine), [compare(1, Scope::All)]);
 }
 
 #[test]
-fn heads_are_asked_on_connect_on_a_timer_and_for_a_new_session() {
+fn who_had_news_of_a_session_that_was_being_fetched_is_asked_when_that_is_done() {
     let mut engine = Engine::new(Limits::default());
-    engine.handle(at(5), Input::PeerUp { peer: peer(1) });
-    let asked = outputs(&mut engine);
-    let [Output::AskHeads { request, .. }] = asked[..] else { panic!("{asked:?}") };
-    assert_eq!(engine.poll_timeout(), None, "one comparison at a time");
-    engine.handle(at(6), Input::HeadsEnded { request });
-    assert_eq!((outputs(&mut engine), engine.poll_timeout()), (vec![], Some(at(65))));
-    engine.handle(at(65), Input::Tick);
-    assert_eq!(outputs(&mut engine).len(), 1);
-    // Followed while a comparison is under way: asked again after it.
-    follow(&mut engine, 1, None);
+    for number in [1, 2, 3] {
+        let busy = Input::Busy { peer: peer(number), standing: Standing::Known, session: session(1) };
+        engine.handle(at(0), busy);
+    }
+    engine.handle(at(0), Input::Left { peer: peer(3) });
+    engine.handle(at(0), Input::Settled { session: session(2) });
     assert_eq!(outputs(&mut engine), []);
-    engine.handle(at(66), Input::HeadsEnded { request: RequestId::new(2) });
-    assert!(matches!(outputs(&mut engine)[..], [Output::AskHeads { .. }]));
+    engine.handle(at(0), Input::Settled { session: session(1) });
+    let one = Scope::Session(session(1));
+    assert_eq!(outputs(&mut engine), [compare(1, one), compare(2, one)]);
+    engine.handle(at(0), Input::Settled { session: session(1) });
+    assert_eq!(outputs(&mut engine), [], "once");
 }
 
 #[test]
-fn an_unfollowed_session_is_cancelled_and_late_answers_are_counted() {
-    let mut engine = engine(Limits::default(), 1);
-    let started = tell(&mut engine, at(1), 1, 1, head(0, 0, 9));
-    let [(request, ..)] = ranges(&started)[..] else { panic!("{started:?}") };
-    engine.handle(at(1), Input::Unfollow { session: session(1) });
-    assert_eq!(outputs(&mut engine), [Output::CancelRange { request }]);
-    engine.handle(at(1), Input::RangeEnded { request, result: Ok(()) });
-    assert_eq!((outputs(&mut engine), engine.dropped()), (vec![], 1));
+fn nothing_is_begun_with_a_peer_that_left() {
+    let mut engine = Engine::new(Limits { places: 1, ..Limits::default() });
+    hint(&mut engine, 1, Standing::Known, Scope::All);
+    hint(&mut engine, 1, Standing::Known, Scope::All);
+    hint(&mut engine, 2, Standing::Known, Scope::All);
+    engine.handle(at(0), Input::Left { peer: peer(1) });
+    engine.handle(at(0), Input::Left { peer: peer(2) });
+    assert_eq!(end(&mut engine, at(0), 1, End::MayPass), []);
+    assert_eq!((engine.poll_timeout(), engine.peers.len()), (None, 0));
+}
+
+#[test]
+fn claims_that_come_to_nothing_are_left_and_charged_when_somebody_is_to_blame() {
+    let mut engine = Engine::new(Limits::default());
+    let who = (peer(1), Standing::Known);
+    let failed = |engine: &mut Engine, number: u8, fault| {
+        let (peer, standing) = who;
+        let (session, head) = (session(number), head(number));
+        engine.handle(at(0), Input::Failed { peer, standing, session, head, fault });
+        outputs(engine)
+    };
+    assert_eq!(engine.weigh(at(0), who, session(1), head(1)), Weight::Fetch);
+    for number in 1..=3 {
+        assert_eq!(failed(&mut engine, number, Some(Code::SyncUnsolicited)), []);
+    }
+    assert_eq!(engine.weigh(at(0), who, session(9), head(9)), Weight::Leave);
+    assert_eq!(failed(&mut engine, 4, None), [], "nobody is to blame");
+    let charge = Output::Charge { peer: peer(1), code: Code::SyncUnsolicited };
+    assert_eq!(failed(&mut engine, 5, Some(Code::SyncUnsolicited)), [charge]);
+    engine.handle(at(0), Input::Kept { peer: peer(1) });
+    assert_eq!(engine.weigh(at(0), who, session(1), head(1)), Weight::Fetch);
 }
 
 #[derive(Clone, Debug)]
 enum Act {
-    Up(u8),
-    Down(u8),
-    Follow(u8, u8),
-    Unfollow(u8),
-    Tell(u8, u8, Head),
-    Control(u8, u8, u8),
-    ControlHeld(u8, u8),
-    /// Answers the n-th request under way, well or badly.
-    Answer(usize, u8),
+    Hint(u8, Standing, Scope),
+    Left(u8),
+    Busy(u8, Standing, u8),
+    Settled(u8),
+    /// Ends the n-th comparison under way.
+    End(usize, End),
+    /// Ends one that is not.
+    Stray(u8),
     Wait(u64),
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let told = (0..3_u8, 0..3_u64, 0..6_u64).prop_map(|(branch, epoch, seq)| head(branch, epoch, seq));
-    let act = prop_oneof![
-        2 => (1..5_u8).prop_map(Act::Up),
-        1 => (1..5_u8).prop_map(Act::Down),
-        2 => (1..6_u8, 1..3_u8).prop_map(|(session, owner)| Act::Follow(session, owner)),
-        1 => (1..6_u8).prop_map(Act::Unfollow),
-        6 => (1..5_u8, 1..6_u8, told).prop_map(|(peer, session, head)| Act::Tell(peer, session, head)),
-        2 => (1..5_u8, 1..3_u8, 0..4_u8).prop_map(|(peer, owner, number)| Act::Control(peer, owner, number)),
-        1 => (1..3_u8, 0..4_u8).prop_map(|(owner, number)| Act::ControlHeld(owner, number)),
-        10 => (any::<usize>(), any::<u8>()).prop_map(|(at, how)| Act::Answer(at, how)),
-        2 => (0..120_u64).prop_map(Act::Wait),
-    ];
-    prop::collection::vec(act, 0..120)
+fn standing() -> impl Strategy<Value = Standing> {
+    prop_oneof![Just(Standing::Known), Just(Standing::Stranger)]
 }
 
-/// A driver that answers what is asked in any order, and a few things that were not asked.
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let scope = prop_oneof![Just(Scope::All), (0..4_u8).prop_map(|number| Scope::Session(session(number)))];
+    let how = prop_oneof![Just(End::Done), Just(End::MayPass)];
+    let act = prop_oneof![
+        6 => (0..9_u8, standing(), scope).prop_map(|(peer, standing, scope)| Act::Hint(peer, standing, scope)),
+        1 => (0..9_u8).prop_map(Act::Left),
+        2 => (0..9_u8, standing(), 0..4_u8).prop_map(|(peer, standing, of)| Act::Busy(peer, standing, of)),
+        1 => (0..4_u8).prop_map(Act::Settled),
+        8 => (any::<usize>(), how).prop_map(|(at, how)| Act::End(at, how)),
+        1 => (0..9_u8).prop_map(Act::Stray),
+        2 => (0..500_u64).prop_map(Act::Wait),
+    ];
+    prop::collection::vec(act, 0..150)
+}
+
+/// Runs the comparisons that the engine asks for, and knows what was hinted and not compared since.
 struct Script {
     engine: Engine,
     now: Duration,
-    open: Vec<Output>,
+    running: Vec<PeerKey>,
+    /// What was hinted and is owed a comparison that begins later.
+    owed: BTreeMap<PeerKey, Vec<Scope>>,
 }
 
 impl Script {
-    fn run(&mut self, act: Act) {
-        let input = match act {
-            Act::Up(number) => Input::PeerUp { peer: peer(number) },
-            Act::Down(number) => Input::PeerDown { peer: peer(number) },
-            Act::Follow(number, by) => {
-                let held = (number == 1).then(|| head(0, 1, 3));
-                let interest = Interest::Own;
-                Input::Follow { session: session(number), owner: owner(by), interest, held }
+    fn new() -> Self {
+        let limits = Limits { places: 3, places_of_strangers: 2, ..Limits::default() };
+        Script {
+            engine: Engine::new(limits),
+            now: Duration::ZERO,
+            running: Vec::new(),
+            owed: BTreeMap::new(),
+        }
+    }
+
+    fn run(&mut self, act: &Act) {
+        let input = match *act {
+            Act::Hint(number, standing, scope) => {
+                self.owed.entry(peer(number)).or_default().push(scope);
+                Input::Hint { peer: peer(number), standing, scope }
             }
-            Act::Unfollow(number) => Input::Unfollow { session: session(number) },
-            Act::Tell(from, of, head) => Input::HeadSeen { peer: peer(from), session: session(of), head },
-            Act::Control(from, of, number) => {
-                Input::ControlSeen { peer: peer(from), owner: owner(of), told: digest(number) }
+            Act::Left(number) => {
+                self.owed.remove(&peer(number));
+                Input::Left { peer: peer(number) }
             }
-            Act::ControlHeld(of, number) => Input::ControlHeld { owner: owner(of), held: digest(number) },
-            Act::Answer(..) if self.open.is_empty() => Input::Tick,
-            Act::Answer(at, how) => {
-                let at = at % self.open.len();
-                self.answer(at, how)
+            Act::Busy(number, standing, of) => {
+                Input::Busy { peer: peer(number), standing, session: session(of) }
             }
-            Act::Wait(seconds) => {
-                self.now += Duration::from_secs(seconds);
+            Act::Settled(of) => {
+                let waiting = self.engine.busy.keys().filter(|(id, _)| *id == session(of));
+                for (_, key) in waiting {
+                    self.owed.entry(*key).or_default().push(Scope::Session(session(of)));
+                }
+                Input::Settled { session: session(of) }
+            }
+            Act::End(at, end) if !self.running.is_empty() => {
+                let at = at % self.running.len();
+                Input::Compared { peer: self.running.swap_remove(at), end }
+            }
+            Act::Stray(number) if !self.running.contains(&peer(number)) => {
+                Input::Compared { peer: peer(number), end: End::MayPass }
+            }
+            Act::End(..) | Act::Stray(_) => Input::Tick,
+            Act::Wait(millis) => {
+                self.now += at(millis);
                 Input::Tick
             }
         };
         self.engine.handle(self.now, input);
-        let new: Vec<Output> = std::iter::from_fn(|| self.engine.poll_output()).collect();
-        self.open.extend(new.into_iter().filter(|output| !matches!(output, Output::Event(_))));
+        self.perform();
     }
 
-    fn answer(&mut self, at: usize, how: u8) -> Input {
-        let charged = [Charged::Sender, Charged::Teller, Charged::Nobody][usize::from(how) % 3];
-        let bad = failure(Code::SyncUnsolicited, charged);
-        let is_good = how > 90;
-        match self.open[at].clone() {
-            Output::AskHeads { request, .. } => {
-                self.open.swap_remove(at);
-                Input::HeadsEnded { request }
-            }
-            Output::FetchControl { request, .. } => {
-                self.open.swap_remove(at);
-                Input::ControlEnded { request, result: if is_good { Ok(()) } else { Err(bad) } }
-            }
-            Output::FetchRange { request, want, .. } if how.is_multiple_of(4) => {
-                Input::Staged { request, through: want, bytes: u64::from(how) << 20 }
-            }
-            Output::FetchRange { request, .. } => {
-                self.open.swap_remove(at);
-                Input::RangeEnded { request, result: if is_good { Ok(()) } else { Err(bad) } }
-            }
-            Output::Check { request, through, .. } => {
-                self.open.swap_remove(at);
-                Input::Checked { request, result: if is_good { Ok(through) } else { Err(bad) } }
-            }
-            Output::Adopt { request, through, .. } => {
-                self.open.swap_remove(at);
-                let head = Head { point: through, epoch: Epoch::new(1).unwrap() };
-                Input::Adopted {
-                    request,
-                    result: if is_good { Ok(head) } else { Err(Code::HeadMoved.into()) },
-                }
-            }
-            Output::CancelRange { .. } | Output::Charge { .. } | Output::Event(_) => {
-                self.open.swap_remove(at);
-                Input::Tick
-            }
+    fn perform(&mut self) {
+        while let Some(output) = self.engine.poll_output() {
+            let Output::Compare { peer, scope } = output else { panic!("{output:?}") };
+            assert!(!self.running.contains(&peer), "two comparisons with one peer");
+            self.running.push(peer);
+            let owed = self.owed.remove(&peer).unwrap_or_default();
+            assert!(owed.iter().all(|owed| scope == Scope::All || scope == *owed), "{owed:?} by {scope:?}");
         }
+        invariants(&self.engine);
     }
 }
 
 proptest! {
+    /// Whatever happens, every hint of a peer that stays is followed by a comparison that covers it; then all is quiet.
     #[test]
-    fn random_inputs_never_break_the_invariants(acts in acts()) {
-        let limits = Limits {
-            peers_max: 3,
-            sessions_max: 4,
-            tellers_max: 2,
-            refused_max: 3,
-            ranges_max: 3,
-            peer_ranges_max: 2,
-            session_bytes_max: 1 << 28,
-            ..Limits::default()
-        };
-        let mut script = Script { engine: Engine::new(limits), now: Duration::ZERO, open: Vec::new() };
-        for act in acts {
-            script.run(act);
-            invariants(&script.engine);
-        }
-    }
-
-    /// Whatever went wrong before, an honest peer that stays brings every followed session up to its head.
-    #[test]
-    fn an_honest_peer_always_gets_a_session_up_to_date(acts in acts()) {
-        let mut script = Script { engine: Engine::new(Limits::default()), now: Duration::ZERO, open: Vec::new() };
-        acts.into_iter().for_each(|act| script.run(act));
-        let (honest, truth) = (peer(77), head(9, 9, 99));
-        script.run(Act::Follow(2, 1));
-        script.engine.handle(script.now, Input::PeerUp { peer: honest });
-        script.engine.handle(script.now, Input::HeadSeen { peer: honest, session: session(2), head: truth });
+    fn no_hint_is_lost(acts in acts()) {
+        let mut script = Script::new();
+        acts.iter().for_each(|act| script.run(act));
         for _ in 0..2_000 {
-            let new: Vec<Output> = std::iter::from_fn(|| script.engine.poll_output()).collect();
-            script.open.extend(new);
-            let Some(output) = script.open.pop() else {
-                script.now = script.engine.poll_timeout().unwrap_or(script.now).max(script.now);
-                script.engine.handle(script.now, Input::Tick);
-                if script.engine.held(session(2)) == Some(truth) { break }
-                continue;
-            };
-            for input in honest_answers(&output, honest, truth) {
-                script.engine.handle(script.now, input);
+            if !script.running.is_empty() {
+                script.run(&Act::End(0, End::Done));
+            } else if let Some(due) = script.engine.poll_timeout() {
+                script.now = script.now.max(due);
+                script.run(&Act::Wait(0));
+            } else {
+                break;
             }
-            invariants(&script.engine);
         }
-        prop_assert_eq!(script.engine.held(session(2)), Some(truth));
+        prop_assert_eq!(&script.owed, &BTreeMap::new());
+        prop_assert_eq!((script.engine.peers.len(), script.running.len()), (0, 0));
     }
-}
 
-/// The honest peer serves what it told; everybody else is silent.
-fn honest_answers(output: &Output, honest: PeerKey, truth: Head) -> Vec<Input> {
-    match *output {
-        Output::AskHeads { request, .. } => vec![Input::HeadsEnded { request }],
-        Output::FetchControl { request, .. } => vec![Input::ControlEnded { request, result: Ok(()) }],
-        Output::FetchRange { request, peer, want, .. } if peer == honest => vec![
-            Input::Staged { request, through: want, bytes: 1 },
-            Input::RangeEnded { request, result: Ok(()) },
-        ],
-        Output::FetchRange { request, .. } => {
-            let result = Err(failure(Code::Timeout, Charged::Nobody));
-            vec![Input::RangeEnded { request, result }]
+    /// Strangers that never let go of their places do not keep a known peer from being compared.
+    #[test]
+    fn slow_strangers_stop_no_known_peer(acts in acts(), known in 20..30_u8) {
+        let mut script = Script::new();
+        for act in &acts {
+            let is_of_strangers = matches!(
+                act,
+                Act::Hint(_, Standing::Stranger, _) | Act::Busy(_, Standing::Stranger, _)
+                    | Act::Left(_) | Act::Settled(_) | Act::Wait(_)
+            );
+            if is_of_strangers { script.run(act) }
         }
-        Output::Check { request, through, .. } => vec![Input::Checked { request, result: Ok(through) }],
-        Output::Adopt { request, through, .. } => {
-            let head = Head { point: through, epoch: truth.epoch };
-            vec![Input::Adopted { request, result: Ok(head) }]
-        }
-        Output::CancelRange { .. } | Output::Charge { .. } | Output::Event(_) => Vec::new(),
+        script.run(&Act::Hint(known, Standing::Known, Scope::All));
+        prop_assert!(script.running.contains(&peer(known)));
     }
 }

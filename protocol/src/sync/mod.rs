@@ -1,17 +1,18 @@
-//! Getting a session from others: what to fetch from whom, and whether an answer is what was asked for.
-//! `docs/PROTOCOL.md` §Chain sync.
+//! Getting a session from others: whom to ask and when, and whether an answer is what was asked for.
+//! `docs/PROTOCOL.md` §Streams.
 //!
 //! ```text
-//!  heads, gossip ─▶ Engine ─ Range ─▶ driver ─ frames ─▶ RangeCheck ─ entries in order ─▶ chain verifier
-//!                     ▲                                      │                                │
-//!                     └───────── Progress, Ended ────────────┴────────── Adopt ◀──────────────┘
+//!  hints ─▶ Engine ─ Compare ─▶ driver ─ heads, ranges ─▶ RangeCheck ─ entries in order ─▶ chain verifier
+//!              ▲                  │
+//!              └── Compared, … ───┘
 //! ```
 //!
-//! [`Engine`] decides for which sessions something is fetched, from which peer, and when again after a failure.
+//! [`Engine`] decides with whom heads are compared, and which of those that are told are worth a transfer.
 //! [`RangeCheck`] decides frame by frame whether one range answer keeps to the protocol. Neither verifies a signature
 //! nor judges authority: what they pass on is ordered and linked by hash, and no more. Both are pure; time comes in as
 //! a value and work goes out as one.
 
+mod claims;
 pub mod engine;
 pub mod range;
 
