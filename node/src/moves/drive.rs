@@ -17,6 +17,7 @@ use throughline_protocol::id::{Principal, UnixMillis};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::Prechecked;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 use super::Desk;
 use super::desk::Leave;
@@ -67,6 +68,8 @@ pub(super) struct Drive {
     pub(super) acts: mpsc::Sender<Act>,
     pub(super) before: Option<u64>,
     pub(super) looking: BTreeMap<Principal, RequestId>,
+    /// Messages under way: they end with the phase that sent them, and with this task.
+    pub(super) sends: JoinSet<()>,
     inbox: mpsc::Receiver<Act>,
     shown: watch::Sender<Value>,
     began: UnixMillis,
@@ -101,6 +104,7 @@ impl Drive {
             acts,
             before: None,
             looking: BTreeMap::new(),
+            sends: JoinSet::new(),
             inbox,
             shown,
             began,
@@ -115,6 +119,9 @@ impl Drive {
 
     async fn run(mut self) {
         let mut stopping = self.desk.node.stopping();
+        let mut commits = self.desk.node.commits();
+        // Before anything is sent: an epoch that was opened while no task ran must not thaw its source.
+        self.learn().await;
         self.settle().await;
         while self.driver.outcome().is_none() || self.driver.phase() != Phase::Finished {
             let tick_in = self.driver.poll_timeout().map(|due| due.saturating_sub(self.now()));
@@ -134,12 +141,16 @@ impl Drive {
                     self.driver.handle(self.now(), Input::Tick);
                     self.settle().await;
                 }
+                Ok(()) = commits.changed() => {
+                    self.learn().await;
+                    self.settle().await;
+                }
                 () = until_ended(&mut stopping) => return,
             }
         }
     }
 
-    fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.clock.elapsed()
     }
 
@@ -260,6 +271,10 @@ impl Drive {
             }
             Output::Send { request, to, message } => {
                 self.send(request, to, message);
+                None
+            }
+            Output::Cancel => {
+                self.sends.shutdown().await;
                 None
             }
             Output::AskPeer { request, peer } => {

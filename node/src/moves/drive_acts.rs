@@ -18,6 +18,21 @@ use crate::api::error::Answer;
 use crate::core::{Granted, controls_of, grant_of, standing};
 
 impl Drive {
+    /// Tells the driver which epoch this node's own copy is in, when it is a later one than the move ends.
+    pub(super) async fn learn(&mut self) {
+        let (plan, owner) = (self.driver.plan(), self.owner);
+        let (session, ends) = (plan.session, plan.epoch);
+        let found = self.desk.blocking(move |desk| facts::later(&desk.node.reader()?, session, owner, ends));
+        match found.await {
+            Ok(Some(opening)) => self.driver.handle(self.now(), Input::Learned { opening }),
+            Ok(None) => {}
+            // Asked again with the next commit; whoever is asked about the session tells it too.
+            Err(problem) => {
+                tracing::warn!(session = %session.short(), "reading the epoch of a session on the move failed: {problem}");
+            }
+        }
+    }
+
     /// The live grant under which the target would hold the session.
     pub(super) async fn grant(&self, target: Principal) -> Result<Option<Cid>, Reject> {
         let session = self.driver.plan().session;
@@ -32,13 +47,15 @@ impl Drive {
         }
     }
 
+    /// Sends a message, until [`Drive::sends`] ends it: the dial to a server that is silent must not outlive the phase, or it
+    /// would deliver what nobody wants any more.
     pub(super) fn send(&mut self, request: RequestId, to: Principal, message: Message) {
         let (desk, owner, plan) = (self.desk.clone(), self.owner, self.driver.plan());
         let (session, move_id, source) = (plan.session, plan.move_id, plan.origin.server());
         let acts = self.acts.clone();
         let asks_before = matches!(message, Message::Offer { .. }) && self.before.is_none();
         let providers = self.providers(&message);
-        self.errand(async move {
+        let errand = self.errand(async move {
             let grant = match &message {
                 Message::Offer { grant, .. } | Message::Activate { grant, .. } => *grant,
                 Message::Freeze { .. } | Message::Prepare | Message::Retire { .. } | Message::Abort => None,
@@ -58,6 +75,8 @@ impl Drive {
                 Err(code) => Input::Lost { request, code },
             })
         });
+        while self.sends.try_join_next().is_some() {}
+        self.sends.spawn(errand);
     }
 
     /// Who has the chain: the source while it answers, this node, then the others. Not the target itself.
@@ -85,10 +104,10 @@ impl Drive {
             return;
         }
         let (desk, owner, session) = (self.desk.clone(), self.owner, self.driver.plan().session);
-        self.errand(async move {
+        tokio::spawn(self.errand(async move {
             let view = desk.view_of(peer, session, owner).await;
             Act::Viewed(peer, view.map(Box::new))
-        });
+        }));
     }
 
     /// Holds the chain up to the handoff's place, then finds what is to be signed and what the target lacked.
@@ -97,22 +116,26 @@ impl Drive {
         let plan = self.driver.plan();
         let from = plan.origin.server().into_iter().chain([plan.target]).map(Provider::Peer).collect();
         let before = self.before.unwrap_or(0);
-        self.errand(async move {
+        tokio::spawn(self.errand(async move {
             let found = desk.facts_of(unsigned, from, before).await;
             Act::Facts(request, found)
-        });
+        }));
     }
 
-    fn errand(&self, errand: impl Future<Output = Act> + Send + 'static) {
+    /// Something that takes its time, and comes back as one act unless the node ends.
+    fn errand(
+        &self,
+        errand: impl Future<Output = Act> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let (acts, mut stopping) = (self.acts.clone(), self.desk.node.stopping());
-        tokio::spawn(async move {
+        async move {
             let act = tokio::select! {
                 act = errand => act,
                 () = until_ended(&mut stopping) => return,
             };
             // The task of the move may be over; then nobody waits for the answer.
             let _ = acts.send(act).await;
-        });
+        }
     }
 }
 

@@ -69,6 +69,19 @@ pub(super) fn opening(
     Ok(Some(Opening::of(&signed, owner)?))
 }
 
+/// The opening of the epoch in which the copy here stands, when it is a later one than `ends`.
+pub(super) fn later(
+    reader: &Reader,
+    session: SessionId,
+    owner: Principal,
+    ends: Epoch,
+) -> Answer<Option<Opening>> {
+    match reader.session(session)?.filter(|row| row.tip.epoch > ends) {
+        Some(row) => opening(reader, session, owner, row.tip.seq),
+        None => Ok(None),
+    }
+}
+
 /// What a verified head that somebody told stands for: its epoch's opening, and where it is. None when it is not held.
 pub(super) fn told_head(
     reader: &Reader,

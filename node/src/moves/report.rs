@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::handoff::driver::{Confirmation, Outcome, Phase};
+use throughline_protocol::handoff::driver::{Confirmation, Origin, Outcome, Phase};
 use throughline_protocol::handoff::{Driver, Presence, Readiness};
 use throughline_protocol::id::{Seq, SessionId};
 
@@ -158,6 +158,9 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
         "phases": progress.phases(),
         "elapsedMs": progress.earlier["elapsedMs"].as_u64().unwrap_or(0).saturating_add(millis(progress.elapsed)),
     });
+    if let Some(later) = driver.overtaken_by() {
+        object["supersededBy"] = json!({"epoch": later.epoch().get()});
+    }
     match &progress.state {
         State::NeedsConfirmation(reason) => object["reason"] = reason.as_str().into(),
         State::NeedsHandoff(facts) => object["sign"] = facts.clone(),
@@ -193,8 +196,8 @@ pub(super) fn lacking(readiness: &Readiness) -> Option<String> {
 }
 
 fn source_word(driver: &Driver) -> &'static str {
-    use throughline_protocol::handoff::driver::Origin;
-    match (driver.outcome(), driver.plan().origin) {
+    let origin = driver.plan().origin;
+    match (driver.outcome(), origin) {
         (Some(Outcome::Done { source: Confirmation::Confirmed }), _) => "retired",
         (Some(Outcome::Done { source: Confirmation::Unconfirmed }), _) | (None, Origin::Offline(_)) => {
             "unheard"
@@ -206,12 +209,26 @@ fn source_word(driver: &Driver) -> &'static str {
             ),
             _,
         ) => "unheard",
+        // It was left from the beginning: nobody asked it.
+        (Some(Outcome::RolledBack { .. } | Outcome::Aborted { .. }), Origin::Offline(_))
+            if !driver.drew_in_source() =>
+        {
+            "unheard"
+        }
         // It never stood still for this move: it does for another one.
         (Some(Outcome::RolledBack { cause, .. }), _) if cause.code == Code::Frozen => "frozen",
-        (Some(Outcome::RolledBack { .. } | Outcome::Aborted { .. }), _) => "active",
+        (Some(Outcome::RolledBack { .. } | Outcome::Aborted { .. }), _) => thawed_word(driver),
         (Some(Outcome::Superseded { .. }), _) => "superseded",
         (None, Origin::Online(_)) if driver.base().is_some() => "frozen",
         (None, Origin::Online(_)) => "active",
+    }
+}
+
+/// A source that said that the move is over: it goes on, unless somebody else opened the next epoch.
+fn thawed_word(driver: &Driver) -> &'static str {
+    match driver.overtaken_by() {
+        Some(later) if later.holder() != driver.plan().origin.server() => "retired",
+        Some(_) | None => "active",
     }
 }
 

@@ -162,7 +162,13 @@ impl Bench {
 
     /// Ends a node and opens its directory again.
     pub(super) async fn reopen(&mut self, name: &str) {
+        self.reopen_after(name, |_| ()).await;
+    }
+
+    /// As [`Bench::reopen`]; something happens to its store before its moves go on.
+    pub(super) async fn reopen_after(&mut self, name: &str, before: impl FnOnce(&Node)) {
         let node = self.reopen_dir(name).await;
+        before(&node);
         super::attach_with(&node, Arc::new(self.wires.clone()), limits()).unwrap();
     }
 
@@ -203,11 +209,16 @@ impl Bench {
 
     /// Waits until the move is in one of these states.
     pub(super) async fn until(&self, told: &Value, states: &[&str]) -> Value {
+        self.until_shown(told, |told| states.contains(&told["state"].as_str().unwrap())).await
+    }
+
+    /// Waits until the move shows it.
+    pub(super) async fn until_shown(&self, told: &Value, is_so: impl Fn(&Value) -> bool) -> Value {
         let (session, id) = named(told);
         let reached = async {
             loop {
                 let told = self.desk().wait(session, id, SOON).await.unwrap();
-                if states.contains(&told["state"].as_str().unwrap()) {
+                if is_so(&told) {
                     return told;
                 }
                 tokio::task::yield_now().await;
@@ -215,7 +226,7 @@ impl Bench {
         };
         match tokio::time::timeout(SOON, reached).await {
             Ok(told) => told,
-            Err(_) => panic!("expected {states:?}, got {}", self.desk().get(session, id).unwrap()),
+            Err(_) => panic!("expected another state, got {}", self.desk().get(session, id).unwrap()),
         }
     }
 

@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
+use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
+use throughline_protocol::entry::Entry;
 use throughline_protocol::handoff::{MoveId, Point};
 use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId};
 use throughline_protocol::sign::SigningKey;
@@ -431,6 +433,86 @@ async fn a_move_without_the_source_gives_up_the_one_that_waits_for_it() {
     bench.wires.revive(&bench.a);
     assert_eq!(append(&bench.a, session, "frozen still"), Err(Code::Frozen));
     assert_eq!(holders(&bench, session), [bench.b.principal()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_on_its_way_to_a_source_that_was_given_up() {
+    let bench = Bench::new();
+    let session = bench.session(1);
+    let begun = bench.begin(session, &bench.b, Leave::Auto).await;
+    bench.until(&begun, &["needs-handoff"]).await;
+    bench.wires.stall(&bench.a);
+    let (session, id) = named(&begun);
+    let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    assert_eq!((&told["state"], &told["phase"]), (&json!("waiting"), &json!("rollback")), "{told:#}");
+    assert!(bench.wires.on_the_way() > 0, "the abort is still dialled");
+    let told = bench.desk().abort(session, id, Leave::Offline).await.unwrap();
+    assert_eq!((&told["state"], &told["from"]["state"]), (&json!("aborted"), &json!("unheard")), "{told:#}");
+    assert_eq!(bench.wires.on_the_way(), 0);
+}
+
+/// A node learns of a handoff that another device of the owner signed.
+fn learns(node: &Node, session: SessionId, handoff: &Signed<Entry>) {
+    let entries = vec![Prechecked::of(handoff.clone(), None).unwrap()];
+    node.take_in(session, Arrived { entries, ..Arrived::default() }).unwrap();
+}
+
+/// The source is told of the epoch that another device opened, and nothing else.
+async fn ends_with_the_source_retired(bench: &Bench, told: &Value) {
+    bench.wires.revive(&bench.a);
+    let told = bench.until(told, &["aborted"]).await;
+    assert_eq!(
+        (&told["from"]["state"], &told["to"]["state"]),
+        (&json!("retired"), &json!("idle")),
+        "{told:#}"
+    );
+    assert_eq!(told["supersededBy"], json!({"epoch": 1}));
+    assert_eq!(bench.wires.asked(&bench.a), ["freeze", "retire"]);
+    assert_eq!(append(&bench.a, named(&told).0, "in the old epoch"), Err(Code::Retired));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_epoch_that_is_learned_while_a_move_is_taken_back_retires_the_source() {
+    let bench = Bench::new();
+    let session = bench.session(2);
+    let begun = bench.begin(session, &bench.b, Leave::Auto).await;
+    let asked = bench.until(&begun, &["needs-handoff"]).await;
+    bench.wires.kill(&bench.a);
+    let (session, id) = named(&begun);
+    bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    learns(&bench.d, session, &bench.handoff(&asked["sign"]));
+    bench.until_shown(&begun, |told| told["supersededBy"]["epoch"] == 1).await;
+    ends_with_the_source_retired(&bench, &begun).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_epoch_that_was_learned_while_no_move_ran_is_told_before_anything_is_sent() {
+    let mut bench = Bench::new();
+    let session = bench.session(2);
+    let begun = bench.begin(session, &bench.b, Leave::Auto).await;
+    let asked = bench.until(&begun, &["needs-handoff"]).await;
+    bench.wires.kill(&bench.a);
+    let (session, id) = named(&begun);
+    bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    let (handoff, wires, a) = (bench.handoff(&asked["sign"]), bench.wires.clone(), bench.a.clone());
+    let reopened = bench.reopen_after("d", |d| {
+        learns(d, session, &handoff);
+        wires.revive(&a);
+    });
+    reopened.await;
+    ends_with_the_source_retired(&bench, &begun).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_without_the_source_that_is_taken_back_says_nothing_of_it() {
+    let bench = Bench::new();
+    let session = bench.session(2);
+    let begun = bench.begin(session, &bench.b, Leave::Offline).await;
+    bench.until(&begun, &["needs-handoff"]).await;
+    let (session, id) = named(&begun);
+    let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    assert_eq!((&told["state"], &told["from"]["state"]), (&json!("aborted"), &json!("unheard")), "{told:#}");
+    assert!(!bench.wires.asked(&bench.a).contains(&"abort"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

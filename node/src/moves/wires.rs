@@ -31,6 +31,10 @@ pub(super) enum Step {
 pub(super) struct Lines {
     pub(super) nodes: BTreeMap<Principal, Node>,
     dead: BTreeSet<Principal>,
+    /// Who is dialled for as long as somebody waits, and never reached.
+    stalled: BTreeSet<Principal>,
+    /// Requests that are on their way to somebody who is stalled.
+    on_the_way: usize,
     /// After this step is done at the peer its answer is lost, and the peer is heard no more.
     dies_after: BTreeMap<Principal, Step>,
     /// Heads that a node told before it died.
@@ -49,6 +53,14 @@ impl Wires {
 
     pub(super) fn kill(&self, node: &Node) {
         self.lines().dead.insert(node.principal());
+    }
+
+    pub(super) fn stall(&self, node: &Node) {
+        self.lines().stalled.insert(node.principal());
+    }
+
+    pub(super) fn on_the_way(&self) -> usize {
+        self.lines().on_the_way
     }
 
     pub(super) fn revive(&self, node: &Node) {
@@ -73,6 +85,22 @@ impl Wires {
     }
 }
 
+/// A request on its way, for as long as somebody waits for it.
+struct OnTheWay(Wires);
+
+impl OnTheWay {
+    fn to_nowhere(wires: &Wires) -> Self {
+        wires.lines().on_the_way += 1;
+        OnTheWay(wires.clone())
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        self.0.lines().on_the_way -= 1;
+    }
+}
+
 impl Road for Wires {
     fn serve(&self, node: &Node) {
         self.lines().nodes.insert(node.principal(), node.clone());
@@ -89,6 +117,10 @@ impl Road for Wires {
         request: HandoffRequest,
     ) -> BoxFuture<'a, Result<HandoffAnswer, Code>> {
         async move {
+            if self.lines().stalled.contains(&peer) {
+                let _on_the_way = OnTheWay::to_nowhere(self);
+                return std::future::pending().await;
+            }
             let there = self.alive(peer).ok_or(Code::Unreachable)?;
             let (word, step) = match &request.step {
                 HandoffStep::Freeze { .. } => ("freeze", None),

@@ -325,6 +325,78 @@ fn to_take_back_again_is_to_ask_again() {
     assert_eq!(desk.driver.abort(desk.now).unwrap_err().code, Code::MoveState);
 }
 
+#[test]
+fn giving_up_sends_no_last_abort() {
+    let mut desk = waits_for_the_source(Phase::Freeze);
+    desk.now += Limits::default().retry_max;
+    desk.wants.clear();
+    // As one act: the abort is asked for again, and then the source is given up before anything was performed.
+    desk.driver.abort(desk.now).unwrap();
+    desk.driver.handle(desk.now, Input::LeaveSource);
+    desk.drain();
+    assert_eq!(desk.sent(), []);
+    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Unconfirmed }));
+}
+
+#[test]
+fn what_is_under_way_ends_before_the_next_phase_is_written() {
+    let mut desk = waits_for_the_source(Phase::Copy);
+    // Nobody waits for the first aborts any more, and they may still be under way.
+    desk.wait(Limits::default().answer_max);
+    desk.wants.clear();
+    desk.driver.handle(desk.now, Input::LeaveSource);
+    assert_eq!(desk.driver.poll_output(), Some(Output::Cancel));
+    let Some(Output::Persist { ticket, .. }) = desk.driver.poll_output() else { panic!("a write") };
+    desk.driver.handle(desk.now, Input::Persisted { ticket });
+    desk.drain();
+    // What was answered or lost is over by itself.
+    let request = desk.request();
+    desk.feed(Input::Lost { request, code: Code::Unreachable });
+    desk.wait(Limits::default().idle_max);
+    assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Unconfirmed }));
+    let is_cancelled = at(Phase::Retire).wants.contains(&Output::Cancel);
+    assert!(!is_cancelled, "the whole way was answered");
+}
+
+fn overtakes() -> Input {
+    Input::Learned { opening: opening(head(), 1, Some(principal("stranger"))) }
+}
+
+#[test]
+fn a_later_epoch_that_is_learned_while_it_is_taken_back_retires_the_source() {
+    let mut desk = waits_for_the_source(Phase::Freeze);
+    desk.feed(overtakes());
+    for mut desk in [desk.crashed(), desk] {
+        let [(to, Message::Retire { opening, receipt: None })] = &desk.sent()[..] else {
+            panic!("{:?}", desk.wants)
+        };
+        assert_eq!((*to, opening.epoch()), (principal("server1"), epoch(1)));
+        // No news, and nothing to do again.
+        let before = desk.journals.len();
+        let request = desk.request();
+        desk.feed(overtakes());
+        assert_eq!((desk.sent(), desk.journals.len()), (Vec::new(), before));
+        desk.feed(Input::Replied { request, reply: Ok(retired()) });
+        assert_eq!(desk.driver.outcome(), Some(&Outcome::Aborted { source: Confirmation::Confirmed }));
+        assert_eq!(desk.driver.overtaken_by().map(Opening::epoch), Some(epoch(1)));
+        desk.feed(overtakes());
+        assert_eq!(desk.wants, []);
+    }
+}
+
+#[test]
+fn a_source_that_was_given_up_or_never_drawn_in_is_told_of_no_epoch() {
+    let mut desk = waits_for_the_source(Phase::Copy);
+    desk.feed(Input::LeaveSource);
+    desk.feed(overtakes());
+    assert_eq!(desk.sent(), []);
+    let mut desk = Desk::new(online());
+    desk.feed(overtakes());
+    assert_eq!(desk.sent(), []);
+    let Some(Outcome::RolledBack { cause, .. }) = desk.driver.outcome() else { panic!("over") };
+    assert_eq!((cause.code, desk.driver.drew_in_source()), (Code::EpochOld, false));
+}
+
 fn rolled_back(code: Code) -> Outcome {
     Outcome::RolledBack { cause: code.into(), source: Confirmation::Confirmed }
 }

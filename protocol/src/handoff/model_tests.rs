@@ -53,6 +53,8 @@ struct World {
     dead: Option<usize>,
     /// How the source stood when the first move gave it up.
     given_up: Option<GivenUp>,
+    /// What another device of the owner opened while the first move was taken back, and this one learned of.
+    rival: Option<Opening>,
     fair: bool,
 }
 
@@ -115,6 +117,7 @@ impl World {
             left_source: offline,
             dead: None,
             given_up: None,
+            rival: None,
             fair: false,
         }
     }
@@ -334,6 +337,10 @@ impl World {
             // Nothing was sent yet: the move never began.
             None => Driver::new(self.now, self.plan.clone(), Limits::default()),
         };
+        // Whoever starts a driver tells it first which epoch its own copy is in.
+        if let Some(opening) = self.rival.clone() {
+            self.driver.handle(self.now, driver::Input::Learned { opening });
+        }
     }
 
     fn user(&mut self) {
@@ -425,6 +432,12 @@ impl World {
                     let is_source = self.plan.origin.server() == Some(to);
                     assert!(!(held.gave_up_source() && is_source), "sent to a source that was given up");
                 }
+                let is_source = self.plan.origin.server() == Some(to);
+                let may_thaw = is_source && self.driver.drew_in_source() && message == Message::Abort;
+                assert!(
+                    !(self.rival.is_some() && may_thaw),
+                    "the source is told to thaw in an epoch that is over"
+                );
                 let move_id = self.plan.move_id;
                 let letter = Letter::Command { life, request, to: index_of(to), move_id, message };
                 self.history.push(letter.clone());
@@ -433,7 +446,9 @@ impl World {
             driver::Output::AskPeer { request, peer } => {
                 self.bag.push(Letter::Ask { life, request, to: index_of(peer) });
             }
-            driver::Output::Entered { .. }
+            // What is on the wire cannot be called back.
+            driver::Output::Cancel
+            | driver::Output::Entered { .. }
             | driver::Output::Copied { .. }
             | driver::Output::Waiting { .. }
             | driver::Output::Finished(_) => {}
@@ -547,7 +562,8 @@ impl World {
         }
     }
 
-    /// What was under way to a server that is down went down with it.
+    /// What was under way to a server that is down went down with it: that is what [`GivenUp::Frozen`] stands on. An abort
+    /// that is delivered later all the same thaws a server that does not know the next epoch; what it writes then is fenced.
     fn give_up(&mut self, source: usize) {
         let is_still = |node: &Node| {
             let standing = node.source.as_ref().map(Source::standing);
@@ -647,3 +663,6 @@ fn every_schedule_keeps_one_holder_and_ends() {
     assert!(tally.done > 1_000 && tally.rolled_back > 100 && tally.aborted > 20, "{tally:?}");
     assert!(tally.given_up[1] > 50 && tally.done_after > 50, "{tally:?}");
 }
+
+#[path = "model_overtaken_tests.rs"]
+mod overtaken;

@@ -320,6 +320,7 @@ fn after_taking_back(answer: &Value, from: &str) -> String {
         "frozen" => format!(
             "{from} stands still for another move, and appends nothing until the session is handed over"
         ),
+        "retired" => format!("the session was handed over meanwhile, and {from} knows that"),
         _ => format!("{from} goes on as if nothing had happened"),
     }
 }

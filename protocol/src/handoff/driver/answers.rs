@@ -235,18 +235,38 @@ impl Driver {
         }
     }
 
-    /// Somebody opened an epoch. A later one than ours ends the move, whatever state it is in.
+    /// Somebody opened an epoch. A later one than ours ends the move, whatever state it is in; one that is being taken back
+    /// goes on with it as far as the source has not said that it is over.
     pub(super) fn learned(&mut self, now: Duration, opening: &Opening) {
         let plan = &self.journal.plan;
-        if opening.session != plan.session || self.journal.phase >= Phase::RollBack {
+        if opening.session != plan.session {
             return;
         }
-        match &self.journal.opening {
-            None if opening.epoch > plan.epoch => self.overtaken(now, opening.clone()),
-            Some(ours) if opening.epoch > ours.epoch && self.journal.phase == Phase::Activate => {
+        match (self.journal.phase, &self.journal.opening) {
+            (Phase::Finished, _) => {}
+            (Phase::RollBack, _) => {
+                let known = self.journal.later.as_ref().map_or(plan.epoch, |later| later.epoch);
+                if opening.epoch > known && !self.source_ended() {
+                    self.journal.later = Some(opening.clone());
+                    self.enter(now, Phase::RollBack);
+                }
+            }
+            (_, None) if opening.epoch > plan.epoch => self.overtaken(now, opening.clone()),
+            (Phase::Activate, Some(ours)) if opening.epoch > ours.epoch => {
                 self.finish(now, Outcome::Superseded { epoch: opening.epoch });
             }
-            None | Some(_) => {}
+            (
+                Phase::Grant
+                | Phase::Freeze
+                | Phase::Survey
+                | Phase::Copy
+                | Phase::Prepare
+                | Phase::Ask
+                | Phase::Sign
+                | Phase::Activate
+                | Phase::Retire,
+                _,
+            ) => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! The machine of a [`Driver`]: what it does in each phase.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::code::{Code, Reject};
@@ -56,6 +56,8 @@ pub struct Driver {
     writing: Option<Ticket>,
     broken: Option<Reject>,
     pub(super) asked: BTreeMap<RequestId, Asked>,
+    /// Messages that were given out and whose end nobody has told, waited for or not.
+    under_way: BTreeSet<RequestId>,
     pub(super) heard: BTreeMap<Principal, Heard>,
     pub(super) readiness: Readiness,
     pub(super) through: Option<Seq>,
@@ -99,6 +101,7 @@ impl Driver {
             writing: None,
             broken: None,
             asked: BTreeMap::new(),
+            under_way: BTreeSet::new(),
             heard: BTreeMap::new(),
             readiness: Readiness::default(),
             through: None,
@@ -164,6 +167,18 @@ impl Driver {
         self.journal.patience == Patience::GivenUp
     }
 
+    /// Whether the source was asked for anything: one that was not stands as it stood before the move.
+    #[must_use]
+    pub fn drew_in_source(&self) -> bool {
+        self.journal.contact.source()
+    }
+
+    /// The opening of a later epoch that ended this move: the source is told of it instead of thawed.
+    #[must_use]
+    pub fn overtaken_by(&self) -> Option<&Opening> {
+        self.journal.later.as_ref()
+    }
+
     /// Answers to requests that were not asked or are over. For a counter.
     #[must_use]
     pub fn dropped(&self) -> u64 {
@@ -226,11 +241,13 @@ impl Driver {
                 }
             }
             Input::Replied { request, reply } => {
+                self.under_way.remove(&request);
                 if let Some(asked) = self.take(request, Errand::Message) {
                     self.replied(now, asked.of, reply);
                 }
             }
             Input::Lost { request, code } => {
+                self.under_way.remove(&request);
                 if self.take(request, Errand::Message).is_some() {
                     self.lost(now, code);
                 }
@@ -254,7 +271,7 @@ impl Driver {
 
     // ---- phases ------------------------------------------------------------------------------------------------
 
-    /// Makes a phase durable; it is acted on when the journal holds it.
+    /// Makes a phase durable; it is acted on when the journal holds it. Nothing of the phase before is sent after the write.
     pub(super) fn enter(&mut self, now: Duration, phase: Phase) {
         self.journal.phase = phase;
         self.journal.contact = match phase {
@@ -271,6 +288,11 @@ impl Driver {
             | Phase::Finished => self.journal.contact,
         };
         self.asked.clear();
+        // What was not performed yet belongs to the phase before: it is not asked any more.
+        self.outputs.retain(|output| !output.asks());
+        if !std::mem::take(&mut self.under_way).is_empty() {
+            self.outputs.push_back(Output::Cancel);
+        }
         self.pace = Pace { progress_at: now, send_at: now, pause: self.limits.retry };
         let ticket = Ticket(self.number());
         self.writing = Some(ticket);
@@ -515,7 +537,7 @@ impl Driver {
         self.journal.plan.origin.server().filter(|_| is_asked)
     }
 
-    fn source_ended(&self) -> bool {
+    pub(super) fn source_ended(&self) -> bool {
         self.thaws().is_none_or(|source| self.heard.get(&source) == Some(&Heard::Ended))
     }
 
@@ -550,6 +572,7 @@ impl Driver {
 
     fn message(&mut self, now: Duration, to: Principal, message: Message) {
         let request = self.ask(now, to, Errand::Message);
+        self.under_way.insert(request);
         self.outputs.push_back(Output::Send { request, to, message });
     }
 

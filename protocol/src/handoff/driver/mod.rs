@@ -7,6 +7,7 @@
 //!                              ▼                            ▼ from here it only goes forward
 //!                          RollBack ─▶ Finished(RolledBack | Aborted)
 //!                              │ source given up ─▶ RollBack of the target alone
+//!                              │ later epoch learned ─▶ RollBack that retires the source
 //! ```
 //!
 //! It decides which message goes to whom next, and acts on a phase only once the journal holds it: what a crash
@@ -14,7 +15,9 @@
 //! journal does not hold, and never take a move back once it holds one. Silence is never taken for an answer: before
 //! the handoff it ends the move, after it the driver asks, sends again, and waits. A move that is taken back waits for
 //! the source, which may stand still for it, until a person gives the source up: from then on nothing of this move is
-//! sent to it any more, so that it cannot thaw behind the handoff of a later move.
+//! sent to it any more. An abort that was sent before and is delivered after the handoff of a later move still thaws it,
+//! unless it knows that handoff by then; what it writes is a fenced tail. A source of a session that moved on is told of
+//! the later epoch instead of thawed, as soon as the driver learns of it.
 //!
 //! Reports about epochs and heads ([`View`]) are what this node verified, not what a peer told.
 
@@ -123,14 +126,14 @@ pub enum Outcome {
         /// Whether the source said that it knows.
         source: Confirmation,
     },
-    /// Something failed before the handoff was signed; the source holds the session as before.
+    /// Something failed, and no handoff was signed.
     RolledBack {
         /// What failed.
         cause: Reject,
-        /// Whether the source said that it knows. One that was given up may stand still until the next handoff.
+        /// Whether the source still has to hear of it. One that was given up may stand still until the next handoff.
         source: Confirmation,
     },
-    /// Somebody asked for it before the handoff was signed; the source holds the session as before.
+    /// Somebody asked for it, and no handoff was signed.
     Aborted {
         /// As in [`Outcome::RolledBack`].
         source: Confirmation,
@@ -157,9 +160,9 @@ impl Outcome {
 /// Whether a server has said that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    /// It said so.
+    /// It said so, or was never asked.
     Confirmed,
-    /// It was not heard; it learns it from any peer.
+    /// It was not heard; it learns of a handoff from any peer.
     Unconfirmed,
 }
 
@@ -305,7 +308,8 @@ pub enum Input {
     Tick,
 }
 
-/// What a driver wants done.
+/// What a driver wants done. Whoever performs it ends each [`Output::Send`] with one [`Input::Replied`] or [`Input::Lost`],
+/// unless [`Output::Cancel`] ended it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Write this journal durably, then report it.
@@ -331,6 +335,8 @@ pub enum Output {
         /// What.
         message: Message,
     },
+    /// Nobody waits for what was sent before: end every [`Output::Send`] that is under way, before anything that follows.
+    Cancel,
     /// Ask a peer for its head, fetch and verify what is new in it, and report what it came to.
     AskPeer {
         /// To answer by.
@@ -366,4 +372,22 @@ pub enum Output {
     },
     /// The move ended.
     Finished(Outcome),
+}
+
+impl Output {
+    /// Whether it asks somebody for something, which is of use to the phase that asks only.
+    fn asks(&self) -> bool {
+        match self {
+            Output::NeedGrant { .. }
+            | Output::Send { .. }
+            | Output::AskPeer { .. }
+            | Output::NeedSignature { .. } => true,
+            Output::Persist { .. }
+            | Output::Cancel
+            | Output::Entered { .. }
+            | Output::Copied { .. }
+            | Output::Waiting { .. }
+            | Output::Finished(_) => false,
+        }
+    }
 }
