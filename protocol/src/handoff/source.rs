@@ -127,6 +127,22 @@ pub enum Input {
     },
 }
 
+impl Input {
+    /// The request that waits for an answer to this input.
+    fn request(&self) -> Option<RequestId> {
+        match self {
+            Input::Freeze { request, .. }
+            | Input::Retire { request, .. }
+            | Input::Abort { request, .. }
+            | Input::Status { request } => Some(*request),
+            Input::Learned { .. }
+            | Input::Adopted { .. }
+            | Input::Persisted { .. }
+            | Input::PersistFailed { .. } => None,
+        }
+    }
+}
+
 /// What a source wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -321,20 +337,10 @@ impl Source {
             self.waiting.push_back(input);
             return;
         }
-        match input {
-            Input::Freeze { request, .. } | Input::Abort { request, .. } | Input::Status { request } => {
-                self.reply(request, Err(Reject::new(Code::Quota, "too many commands wait for a write")));
-            }
-            Input::Retire { request, opening, .. } => {
-                // The command is refused; the knowledge is kept.
-                self.note(opening);
-                self.reply(request, Err(Reject::new(Code::Quota, "too many commands wait for a write")));
-            }
-            // Repeated at the next start; until then this server does not append.
-            Input::Adopted { .. }
-            | Input::Learned { .. }
-            | Input::Persisted { .. }
-            | Input::PersistFailed { .. } => self.dropped += 1,
+        self.refuse(&input, Reject::new(Code::Quota, "too many commands wait for a write"));
+        if let Input::Retire { opening, .. } = input {
+            // The command is refused; the knowledge is kept.
+            self.note(opening);
         }
     }
 
@@ -356,7 +362,8 @@ impl Source {
 
     fn decide(&mut self, input: Input) {
         if self.row.health() == Health::Unknown {
-            return self.decline(&input);
+            // After a failed write nobody knows what is on disk; only a restart tells.
+            return self.refuse(&input, Code::StoreReadOnly.into());
         }
         match input {
             Input::Freeze { request, move_id, epoch, turn } => self.freeze(request, move_id, epoch, turn),
@@ -369,17 +376,12 @@ impl Source {
         }
     }
 
-    /// After a failed write nobody knows what is on disk; only a restart tells.
-    fn decline(&mut self, input: &Input) {
-        match input {
-            Input::Freeze { request, .. }
-            | Input::Retire { request, .. }
-            | Input::Abort { request, .. }
-            | Input::Status { request } => self.reply(*request, Err(Code::StoreReadOnly.into())),
-            Input::Adopted { .. }
-            | Input::Learned { .. }
-            | Input::Persisted { .. }
-            | Input::PersistFailed { .. } => self.dropped += 1,
+    /// Tells whoever asked. Nobody asked for an adoption: it is repeated at the next start, and until then this server does not
+    /// append.
+    fn refuse(&mut self, input: &Input, reject: Reject) {
+        match input.request() {
+            Some(request) => self.reply(request, Err(reject)),
+            None => self.dropped += 1,
         }
     }
 
