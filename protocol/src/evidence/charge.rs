@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Accusation, EXHIBIT_ENTRIES_MAX, Kind};
+use super::{Accusation, EXHIBIT_ENTRIES_MAX, Kind, kept_through};
 use crate::fork::{BlobHash, Evidence, Judged, Mark, Selection};
 use crate::id::{EntryCid, SessionId};
 
@@ -24,7 +24,8 @@ pub struct Charge {
 /// Everything that a set gives evidence of, ascending by accusation, at most one for each: the lowest.
 ///
 /// Left out is what takes more than [`EXHIBIT_ENTRIES_MAX`] entries: between two entries that are shown lie entries of others
-/// only, so it takes that many messages which no holder took in.
+/// only, so it takes that many messages which no holder took in. So is a revoked entry at or below the seq that its tombstone
+/// keeps on another branch.
 #[must_use]
 pub fn charges(judged: &Judged<'_>, selection: &Selection) -> Vec<Charge> {
     let mut found: BTreeMap<Accusation, Charge> = BTreeMap::new();
@@ -42,7 +43,7 @@ pub fn charges(judged: &Judged<'_>, selection: &Selection) -> Vec<Charge> {
     for mark in lowest(judged, selection.fenced.iter().filter(|cid| judged.is_by_holder(**cid))) {
         add(fenced(judged, selection, mark));
     }
-    let revoked = selection.revoked_tail.iter().filter(|cid| judged.revoked_by(**cid).is_some());
+    let revoked = selection.revoked_tail.iter().filter(|cid| shows_revocation(judged, **cid));
     for mark in lowest(judged, revoked) {
         add(self::revoked(judged, mark));
     }
@@ -101,6 +102,17 @@ fn fenced(judged: &Judged<'_>, selection: &Selection, tail: Mark) -> Option<Char
     taken.extend(path(judged, tail.cid, meet)?);
     taken.extend(path(judged, opening.cid, meet)?);
     charge(judged, Kind::FencedTail, [tail.cid, opening.cid], taken, None)
+}
+
+/// Whether an entry's tombstone shows something about it. Selection goes by the heads that a tombstone keeps; a file has none
+/// of them, so it goes by their seqs, and an entry beside what is kept is shown only from the seq above.
+fn shows_revocation(judged: &Judged<'_>, cid: EntryCid) -> bool {
+    let (Some(hash), Some(mark), Some(facts)) = (judged.revoked_by(cid), judged.mark(cid), judged.facts())
+    else {
+        return false;
+    };
+    let tombstone = judged.controls().tombstone(&hash);
+    tombstone.is_some_and(|tombstone| kept_through(tombstone, facts.id).is_none_or(|kept| kept < mark.seq))
 }
 
 fn revoked(judged: &Judged<'_>, mark: Mark) -> Option<Charge> {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::file::Blobs;
-use super::{Accusation, Charge, EXHIBIT_ENTRIES_MAX, Exhibit, Kind, Side, shows_nothing};
+use super::{Accusation, Charge, EXHIBIT_ENTRIES_MAX, Exhibit, Kind, Side, kept_through, shows_nothing};
 use crate::block::Signed;
 use crate::code::{Code, Reject};
-use crate::control::{Control, Role, Tombstone};
+use crate::control::{Control, Role};
 use crate::entry::{Body, Entry};
 use crate::fork::{BlobHash, Controls, Mark, SessionFacts, Skeleton, begin, role_under};
 use crate::id::{Cid, EntryCid, Epoch, Principal, Seq};
@@ -17,7 +17,8 @@ use crate::sign::VerifyingKeys;
 /// CID that was cited.
 ///
 /// # Errors
-/// `E_INCOMPLETE` when a blob is not given; else as [`Exhibit::check`], which every file that is made passes.
+/// `E_INCOMPLETE` when a blob is not given; else as [`Exhibit::check`], which every file that is made passes. What
+/// [`super::charges`] gives passes it.
 pub fn build(
     charge: &Charge,
     mut entry: impl FnMut(EntryCid) -> Option<Arc<[u8]>>,
@@ -149,6 +150,9 @@ impl<'a> Case<'a> {
 
     fn owner_equivocation(&self, a: &Signed<Entry>, b: &Signed<Entry>) -> Result<Found, Reject> {
         ascending(a, b)?;
+        if a.value().prev() == Some(b.cid()) || b.value().prev() == Some(a.cid()) {
+            return Err(shows_nothing("one of its openings stands on the other"));
+        }
         let entries = BTreeSet::from([a.cid(), b.cid()]);
         Ok(self.found(Kind::OwnerEquivocation, &[a, b], None, entries))
     }
@@ -175,7 +179,7 @@ impl<'a> Case<'a> {
             return Err(shows_nothing("the tombstone does not revoke what the entry was signed under"));
         }
         role_under(&self.facts, &cited, signer, &self.controls)?;
-        let kept_through = self.kept_through(tombstone);
+        let kept_through = kept_through(tombstone, self.facts.id);
         if kept_through.is_some_and(|kept| kept >= entry.value().seq()) {
             return Err(shows_nothing("the tombstone keeps the session through that entry"));
         }
@@ -183,11 +187,6 @@ impl<'a> Case<'a> {
         found.tombstone = Some(control.hash());
         found.kept_through = kept_through;
         Ok(found)
-    }
-
-    fn kept_through(&self, tombstone: &Tombstone) -> Option<Seq> {
-        let own = tombstone.keep.iter().filter(|keep| keep.genesis == self.facts.id.genesis());
-        own.map(|keep| keep.seq).max()
     }
 
     fn found(

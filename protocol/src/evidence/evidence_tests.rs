@@ -283,6 +283,48 @@ fn a_tombstone_that_keeps_the_entry_accuses_nobody() {
 }
 
 #[test]
+fn a_revoked_entry_beside_what_its_tombstone_keeps_is_shown_from_the_seq_above() {
+    let mut session = begin("kept beside");
+    let server = Arc::clone(&session.server1);
+    let mut other = session.clone().branch("other");
+    session.response(&server, "Kept.", &[]);
+    let head = session.response(&server, "Kept too.", &[]);
+    let low = other.response(&server, "Beside it.", &[]);
+    other.response(&server, "Beside it still.", &[]);
+    let grant = server.capability.clone().unwrap();
+    let keep = crate::control::Keep { genesis: session.session().genesis(), head, seq: Seq::new(4).unwrap() };
+    let tombstone = session.tombstone(&grant, vec![keep]);
+    let found = |held: Held| -> Vec<Exhibit> {
+        let all = held.exhibits().into_iter();
+        all.filter(|exhibit| exhibit.accusation().kind == Kind::RevokedTail).collect()
+    };
+    let held = Held::of(&[&session, &other]);
+    assert!(held.set().select().revoked_tail.contains(&low), "selection cuts it all the same");
+    assert_eq!(forge(&held, [low, tombstone.cid()], &[low], Some(tombstone.hash())).code, Code::Evidence);
+    assert_eq!(found(held), []);
+    other.response(&server, "Above.", &[]);
+    let above = found(Held::of(&[&session, &other]));
+    let seqs: Vec<u64> = above.iter().map(|exhibit| exhibit.sides()[0].mark.seq.get()).collect();
+    assert_eq!(seqs, [5]);
+}
+
+#[test]
+fn openings_that_stand_on_one_another_exclude_nothing() {
+    let mut session = begin("stacked");
+    let (owner, server) = (Arc::clone(&session.owner), Arc::clone(&session.server2));
+    let first = session.handoff(Some(&server));
+    let body = session.head().entry.value().body.clone();
+    let (mut entry, _) = session.draft(&owner, body, None);
+    // A handoff onto a handoff that says it opens the same epoch: it breaks a rule, and no chain takes it in.
+    entry.place.as_mut().unwrap().epoch = crate::testing::epoch(1);
+    let second = session.push(&owner, entry, None).unwrap();
+    let held = Held::of(&[&session]);
+    assert!(held.exhibits().is_empty());
+    let refused = forge(&held, [first, second], &[first, second], None);
+    assert_eq!((refused.code, refused.detail.contains("stands on the other")), (Code::Evidence, true));
+}
+
+#[test]
 fn a_path_that_is_too_long_is_left_out() {
     let mut one = begin("long");
     let (owner, server) = (Arc::clone(&one.owner), Arc::clone(&one.server1));

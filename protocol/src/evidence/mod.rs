@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use crate::block::Signed;
 use crate::code::{Code, Reject};
-use crate::control::Control;
+use crate::control::{Control, Tombstone};
 use crate::entry::Entry;
 use crate::fork::{BlobHash, Mark};
 use crate::id::{Cid, Codec, Epoch, Principal, Seq, SessionId, UnixMillis};
@@ -268,6 +268,12 @@ impl Exhibit {
     pub fn kept_through(&self) -> Option<Seq> {
         self.kept_through
     }
+}
+
+/// The seq through which a tombstone says that it keeps a session.
+fn kept_through(tombstone: &Tombstone, session: SessionId) -> Option<Seq> {
+    let own = tombstone.keep.iter().filter(|keep| keep.genesis == session.genesis());
+    own.map(|keep| keep.seq).max()
 }
 
 fn shows_nothing(what: impl Into<String>) -> Reject {

@@ -132,6 +132,11 @@ impl Controls {
         self.tombstones.iter()
     }
 
+    /// The tombstone with this sha2-256, if it is held.
+    pub(crate) fn tombstone(&self, hash: &BlobHash) -> Option<&Tombstone> {
+        self.tombstones.get(hash)
+    }
+
     /// The Refs, ascending by hash.
     pub fn refs(&self) -> impl Iterator<Item = (&BlobHash, &Ref)> {
         self.refs.iter()

@@ -217,6 +217,11 @@ impl<'a> Judged<'a> {
         self.tree.nodes()[self.tree.find(cid)?].dead
     }
 
+    /// The control blobs that it was judged under.
+    pub(crate) fn controls(&self) -> &'a Controls {
+        &self.set.controls
+    }
+
     /// Whether an entry that is in was signed by the holder of its epoch.
     #[must_use]
     pub fn is_by_holder(&self, cid: EntryCid) -> bool {

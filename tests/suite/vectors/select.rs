@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
-use throughline_protocol::code::Code;
 use throughline_protocol::evidence::{self, Exhibit};
 use throughline_protocol::fork::{Selection, Set, State};
 use throughline_protocol::id::{Cid, EntryCid};
@@ -77,10 +76,7 @@ fn exhibits(set: &Set, forge: &Forge) -> Vec<Exhibit> {
     };
     let charges = evidence::charges(&judged, &judged.selection());
     let made = charges.iter().map(|charge| evidence::build(charge, entry, control));
-    // A tombstone that keeps the session through an entry on another branch shows nothing about that entry.
-    made.filter(|made| !matches!(made, Err(reject) if reject.code == Code::Evidence))
-        .collect::<Result<_, _>>()
-        .expect("what there is evidence of can be shown")
+    made.collect::<Result<_, _>>().expect("what there is evidence of can be shown")
 }
 
 /// Any order of arrival, asked on the way or not, gives the same selection.
