@@ -1,8 +1,7 @@
-//! The CAR of one session, and the CAR that proves one entry: what stands where. `docs/PROTOCOL.md` §CAR.
+//! The CAR of one session: what stands where. `docs/PROTOCOL.md` §Announcements, tickets, files.
 //!
 //! ```text
-//! session   root = head       genesis, its payload │ capabilities, tombstones, refs │ entry 1, payload, config, files │ entry 2 …
-//! proof     root = told head  genesis              │ capabilities, tombstones, refs │ head, skip …, entry │ payloads
+//! root = head   genesis, its payload │ capabilities, tombstones, refs │ entry 1, payload, config, files │ entry 2 …
 //! ```
 //!
 //! [`SessionReader`] says of each block what it is and whether it may stand there; a block that nothing before it names
@@ -12,7 +11,7 @@
 //! Memory: beside one section, the CIDs of payloads, configs, files and control blobs, up to [`SEEN_MAX`] of them, to
 //! find one that stands twice. Entries need no memory: they ascend by seq, and by CID within one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{CarEvent, CarReader, CidForms};
 use crate::block::{Block, Decoded};
@@ -21,7 +20,7 @@ use crate::codec::{self, Value};
 use crate::control::Control;
 use crate::entry::{Body, Entry, PayloadRef};
 use crate::id::{Cid, Codec, EntryCid, Seq};
-use crate::{limits, unixfs};
+use crate::unixfs;
 
 /// Blocks beside entries that are remembered to find one that stands twice. Of more, later ones are not remembered: a
 /// repetition then costs its own bytes and nothing else.
@@ -61,15 +60,6 @@ pub enum SessionItem {
     },
 }
 
-/// What kind of session CAR it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// Entries ascend from the genesis to the head.
-    Session,
-    /// Entries descend from the told head along the skip path.
-    Proof,
-}
-
 /// What was read, at the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionCar {
@@ -77,10 +67,6 @@ pub struct SessionCar {
     pub root: EntryCid,
     /// The genesis; none in a file without blocks.
     pub genesis: Option<EntryCid>,
-    /// What kind it is.
-    pub shape: Shape,
-    /// Whether the root was among the entries.
-    pub root_seen: bool,
 }
 
 /// A session's CAR being read.
@@ -89,14 +75,10 @@ pub struct SessionReader {
     car: CarReader,
     root: Option<EntryCid>,
     genesis: Option<EntryCid>,
-    root_seen: bool,
-    shape: Shape,
     stage: Stage,
     /// The entry before, with what may still follow it.
     last: Option<Last>,
     seen: BTreeSet<Cid>,
-    /// In a proof: payloads of the entries on the path.
-    path_payloads: BTreeMap<Cid, EntryCid>,
     failed: Option<Reject>,
 }
 
@@ -106,7 +88,6 @@ enum Stage {
     Genesis,
     Control { kind: ControlKind, last: Option<Cid> },
     Entries,
-    ProofPayloads,
 }
 
 /// The order of control blobs.
@@ -157,26 +138,13 @@ impl SessionReader {
     /// A reader at the start of a session's file.
     #[must_use]
     pub fn new() -> Self {
-        SessionReader::of_shape(Shape::Session)
-    }
-
-    /// A reader at the start of a proof of one entry.
-    #[must_use]
-    pub fn of_proof() -> Self {
-        SessionReader::of_shape(Shape::Proof)
-    }
-
-    fn of_shape(shape: Shape) -> Self {
         SessionReader {
             car: CarReader::new(CidForms::V1),
             root: None,
             genesis: None,
-            root_seen: false,
-            shape,
             stage: Stage::Genesis,
             last: None,
             seen: BTreeSet::new(),
-            path_payloads: BTreeMap::new(),
             failed: None,
         }
     }
@@ -195,7 +163,7 @@ impl SessionReader {
     /// The next block and what it is; none when more bytes are needed. After an error it is the same error for ever.
     ///
     /// # Errors
-    /// In a `Some`: as [`CarReader::next`]; `E_CAR_ROOT` unless there is one root, an entry's CID, and a proof begins with it;
+    /// In a `Some`: as [`CarReader::next`]; `E_CAR_ROOT` unless there is one root, an entry's CID;
     /// `E_CAR_ORDER` for a block in the wrong place or that nothing names; `E_CAR_DUP` for one that stood before; what an
     /// entry or control blob is refused for when it is read.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends is done; this one may go on")]
@@ -227,7 +195,7 @@ impl SessionReader {
         }
         self.car.finish()?;
         let root = self.root.ok_or_else(|| Reject::new(Code::CarTruncated, "the file has no header"))?;
-        Ok(SessionCar { root, genesis: self.genesis, shape: self.shape, root_seen: self.root_seen })
+        Ok(SessionCar { root, genesis: self.genesis })
     }
 
     fn block(&mut self, block: Block) -> Result<SessionItem, Reject> {
@@ -267,12 +235,8 @@ impl SessionReader {
         }
         let entry = Decoded::<Entry>::decode(block.bytes().clone())?;
         self.genesis = Some(entry.cid());
-        self.root_seen = self.root == Some(entry.cid());
         self.stage = Stage::Control { kind: ControlKind::Capability, last: None };
         self.last = Some(Last::new(&entry));
-        if let Some(payload) = entry.value().payload {
-            self.path_payloads.insert(payload.cid.cid(), entry.cid());
-        }
         Ok(SessionItem::Genesis(entry))
     }
 
@@ -300,66 +264,25 @@ impl SessionReader {
         if entry.value().place.is_none() {
             return Err(order("a second genesis".to_owned()));
         }
-        let is_root = self.root == Some(entry.cid());
         let before = match self.stage {
             Stage::Entries => self.last.as_ref().map(|last| (last.cid, last.seq)),
             Stage::Genesis | Stage::Control { .. } => None,
-            Stage::ProofPayloads => {
-                return Err(order("an entry after the payloads of a proof".to_owned()));
-            }
         };
         match before {
-            None if self.shape == Shape::Proof && !is_root => {
-                return Err(Reject::new(Code::CarRoot, "a proof begins with its root"));
-            }
             None => {}
             Some((cid, _)) if cid == entry.cid() => {
                 return Err(Reject::new(Code::CarDup, format!("{} stands twice", cid.short())));
             }
-            Some(last) => self.check_order(last, (entry.cid(), seq))?,
+            Some(last) => check_order(last, (entry.cid(), seq))?,
         }
-        self.root_seen |= is_root;
         self.stage = Stage::Entries;
-        if self.shape == Shape::Proof {
-            self.put_on_path(&entry)?;
-        }
         self.last = Some(Last::new(&entry));
         Ok(SessionItem::Entry(entry))
-    }
-
-    /// Entries of one seq are branches of a history that forked or was cut; they ascend by CID, so none stands twice.
-    fn check_order(&self, last: (EntryCid, Seq), next: (EntryCid, Seq)) -> Result<(), Reject> {
-        let ((last_cid, last), (cid, seq)) = (last, next);
-        match self.shape {
-            Shape::Session if (seq, cid) <= (last, last_cid) => {
-                Err(order(format!("entry {seq} ({}) stands after entry {last}", cid.short())))
-            }
-            Shape::Proof if seq >= last => {
-                Err(order(format!("entry {seq} of a proof stands after entry {last}")))
-            }
-            Shape::Session | Shape::Proof => Ok(()),
-        }
-    }
-
-    fn put_on_path(&mut self, entry: &Decoded<Entry>) -> Result<(), Reject> {
-        if self.path_payloads.len() > limits::LOCATOR_MAX {
-            let what = format!("expected a proof of at most {} entries", limits::LOCATOR_MAX);
-            return Err(Reject::new(Code::Budget, what));
-        }
-        if let Some(payload) = entry.value().payload {
-            self.path_payloads.insert(payload.cid.cid(), entry.cid());
-        }
-        Ok(())
     }
 
     /// A payload, config or file, if the block is one that the entry before names.
     fn attached(&mut self, block: &Block) -> Result<Option<SessionItem>, Reject> {
         let cid = block.cid();
-        if self.shape == Shape::Proof {
-            let Some(of) = self.path_payloads.get(&cid).copied() else { return Ok(None) };
-            self.stage = Stage::ProofPayloads;
-            return Ok(Some(SessionItem::Payload { of, block: block.clone() }));
-        }
         let Some(last) = &mut self.last else { return Ok(None) };
         let slot = if last.payload == Some(cid) {
             Slot::Payload
@@ -438,6 +361,15 @@ fn links(value: &Value<'_>, out: &mut BTreeSet<Cid>) {
         Value::Map(map) => map.iter().for_each(|(_, value)| links(value, out)),
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Bytes(_) | Value::Text(_) => {}
     }
+}
+
+/// Entries of one seq are branches of a history that forked or was cut; they ascend by CID, so none stands twice.
+fn check_order(last: (EntryCid, Seq), next: (EntryCid, Seq)) -> Result<(), Reject> {
+    let ((last_cid, last), (cid, seq)) = (last, next);
+    if (seq, cid) <= (last, last_cid) {
+        return Err(order(format!("entry {seq} ({}) stands after entry {last}", cid.short())));
+    }
+    Ok(())
 }
 
 fn order(what: String) -> Reject {

@@ -45,18 +45,6 @@ impl SessionWriter {
         writer
     }
 
-    /// Writes the start of a proof: header, genesis without its payload and control blobs. Then come the entries of the
-    /// skip path, each without anything, and [`SessionWriter::payload`] for those that are told.
-    pub fn begin_proof<'a>(
-        out: &mut Vec<u8>,
-        head: EntryCid,
-        genesis: &[u8],
-        control: impl IntoIterator<Item = (&'a Control, &'a [u8])>,
-    ) -> Self {
-        let genesis = EntryBlocks { entry: genesis, payload: None, config: None, files: &[] };
-        SessionWriter::begin(out, head, &genesis, control)
-    }
-
     /// Writes an entry and what follows it.
     pub fn entry(&mut self, out: &mut Vec<u8>, blocks: &EntryBlocks<'_>) {
         write_block(out, &EntryCid::of(blocks.entry).cid(), blocks.entry);
