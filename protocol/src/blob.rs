@@ -1,4 +1,4 @@
-//! Any signed blob, told apart by its `type`. `docs/PROTOCOL.md` §Blobs.
+//! Any signed blob, told apart by its `type`. `docs/PROTOCOL.md` §Bytes.
 //!
 //! [`Blob`] is for bytes whose type is not known beforehand: a file, a CAR, an answer. [`GenericSigned`] is what can be
 //! said about a type that this program does not know: canonical, the four header fields, and the signature.

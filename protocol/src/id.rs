@@ -1,4 +1,4 @@
-//! Identifiers: principals, CIDs, session ids and the small numbers of the chain. `docs/PROTOCOL.md` §2.
+//! Identifiers: principals, CIDs, session ids and the small numbers of the chain. `docs/PROTOCOL.md` §Identifiers.
 //!
 //! Every identifier is its own type with private fields; each is built by parsing. `Display` is the full canonical
 //! text, `short()` is for reading and logs. Only CIDs of the allowed forms exist as values: version 1, codec

@@ -1,4 +1,5 @@
-//! Every bound of the protocol in one place. `docs/PROTOCOL.md` §Limits states the same numbers.
+//! Every bound of the protocol in one place. `docs/PROTOCOL.md` states the same numbers, those of
+//! fields in §Kinds of fields.
 //!
 //! A bound is a property of the format, not a tuning knob: two verifiers that differ in one of these would
 //! disagree about what is valid.
@@ -22,8 +23,8 @@ pub const ANNOUNCEMENT_BYTES_MAX: usize = 16_384;
 pub const ENTRY_DEPTH_MAX: usize = 16;
 /// Nesting of a payload, a Change and a Comment.
 pub const PAYLOAD_DEPTH_MAX: usize = 64;
-/// CBOR heads in a payload, a config block and a blob of Seed: a value costs up to 60 times the one byte that may encode it. The
-/// largest payload that an importer writes has under 100,000.
+/// CBOR heads in a payload, a config block and a blob of Seed: a value in memory is many times the one byte that may encode it,
+/// so bytes alone bound nothing.
 pub const PAYLOAD_HEADS_MAX: usize = 131_072;
 /// Links in one entry.
 pub const ENTRY_LINKS_MAX: usize = 256;

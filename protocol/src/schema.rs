@@ -2,7 +2,7 @@
 //!
 //! A type's decoder names its fields once, through [`Fields::closed`] (VERSION, KEY, UNKNOWN, MISSING in this order), and
 //! then takes them one by one, those of an inner map in the canonical order of their keys; each getter checks NULL, NONCANON (an optional field that spells out its default), TYPE,
-//! LEN and TEXT in this order. The kinds are those of `docs/PROTOCOL.md` §Kinds.
+//! LEN and TEXT in this order. The kinds are those of `docs/PROTOCOL.md` §Kinds of fields.
 
 use crate::code::{Code, Reject};
 use crate::codec::{Map, Value, encode_map};

@@ -1,4 +1,4 @@
-//! Skip pointers: the skew-binary jump pointer of each entry. `docs/PROTOCOL.md` §Chain.
+//! Skip pointers: the skew-binary jump pointer of each entry. `docs/PROTOCOL.md` §The chain.
 //!
 //! Any ancestor of entry n is at most 25 hops away up to n = 1,000 and 44 up to a million. The construction is
 //! Myers' "An applicative random-access stack" (1983): with p = prev, j = skip(p), jj = skip(j),

@@ -1,4 +1,4 @@
-//! Tickets: one line of text that tells a peer or a session and where to find it. `docs/PROTOCOL.md` §Tickets.
+//! Tickets: one line of text that tells a peer or a session and where to find it. `docs/PROTOCOL.md` §Announcements, tickets, files.
 //!
 //! `tlp1` (peer) or `tls1` (session), then base32 of the body and of four check bytes. A ticket is a hint: it saves
 //! typing and proves nothing; what it names is checked like everything else. The check bytes find typing errors only.

@@ -1,4 +1,5 @@
-//! Files as blocks: UnixFS v1 over dag-pb, in the balanced layout of Kubo and Seed. `docs/PROTOCOL.md` §Files;
+//! Files as blocks: UnixFS v1 over dag-pb, in the balanced layout of Kubo and Seed. `docs/PROTOCOL.md`
+//! §Announcements, tickets, files;
 //! <https://specs.ipfs.tech/unixfs/>, <https://ipld.io/specs/codecs/dag-pb/spec/>.
 //!
 //! Writing: a small file is one raw block; a larger one is cut into raw leaves, and nodes of up to 174 links stand above

@@ -1,5 +1,5 @@
 //! Entries as JSON: the shape that the HTTP interface, the command line and the viewer share. `docs/PROTOCOL.md`
-//! §API bodies.
+//! §Entries, §Payloads.
 //!
 //! An entry is its own fields and its payload's side by side: CIDs as text, principals as text, bytes as padded base64.
 //! [`EntryDraft::from_json`] reads what a client wants appended; the node adds header, salt and signature, and the result goes

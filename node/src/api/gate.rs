@@ -1,4 +1,4 @@
-//! Who may talk to the local API: checked before routing, cheapest first. `docs/THREAT_MODEL.md` §Local API.
+//! Who may talk to the local API: checked before routing, cheapest first. `docs/THREAT_MODEL.md` §This machine.
 //!
 //! The unix socket proves the caller by its uid; over TCP a bearer token does. A web page can reach 127.0.0.1 with the
 //! user's browser, so `Host` must be an allowed name, `Origin` one of them or absent, and a cross-site request is refused

@@ -1,4 +1,4 @@
-//! Frames on a stream: an unsigned varint length, minimal, then that many bytes. `docs/PROTOCOL.md` §9.
+//! Frames on a stream: an unsigned varint length, minimal, then that many bytes. `docs/PROTOCOL.md` §Streams.
 //!
 //! A frame is bytes here; what they mean is for others. Nothing is allocated from a declared length: the buffer
 //! grows in steps of [`STEP_BYTES`] as bytes arrive. Every wait has an end:

@@ -1,4 +1,4 @@
-//! Gossip: one topic per owner, every message judged by us before it goes on. `docs/PROTOCOL.md` §9.
+//! Gossip: one topic per owner, every message judged by us before it goes on. `docs/PROTOCOL.md` §Announcements, tickets, files.
 //!
 //! The router never forwards by itself: each message comes out as an event with a [`GossipId`] and waits for one
 //! [`Verdict`]. A message is known by its topic and data alone, so that signing it again does not make it new.

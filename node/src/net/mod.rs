@@ -2,7 +2,7 @@
 //!
 //! It decides who may connect, how much a peer may hold open, how slow it may be, and who is shut out for a while.
 //! It must never decide what bytes mean, and never waits for its consumer: what does not fit a queue is dropped and
-//! counted. `docs/PROTOCOL.md` §9 has the protocols, `docs/THREAT_MODEL.md` the bounds.
+//! counted. `docs/PROTOCOL.md` §Streams has the protocols, `docs/THREAT_MODEL.md` the bounds.
 //!
 //! ```text
 //!  NetHandle ──Command──▶ EventLoop ◀──▶ Swarm ── QUIC, TCP (Noise, Yamux)

@@ -1,4 +1,4 @@
-//! CAR v1: a file of blocks. `docs/PROTOCOL.md` §CAR; the format is <https://ipld.io/specs/transport/car/carv1/>.
+//! CAR v1: a file of blocks. `docs/PROTOCOL.md` §Announcements, tickets, files; the format is <https://ipld.io/specs/transport/car/carv1/>.
 //!
 //! [`CarReader`] takes bytes as they arrive and gives back blocks whose hash was checked. It does no I/O, allocates
 //! nothing from a declared length and keeps no more than the section that is incomplete. It does not look for blocks that

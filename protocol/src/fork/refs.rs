@@ -1,5 +1,5 @@
 //! Refs and tombstones of a session: what they anchor, and whether their signers may make them.
-//! `docs/PROTOCOL.md` §Refs, §Revocation.
+//! `docs/PROTOCOL.md` §Control blobs, §Selection.
 
 use std::collections::{BTreeMap, BTreeSet};
 

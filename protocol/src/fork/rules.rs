@@ -1,4 +1,4 @@
-//! The rules that one entry has to meet on the entry before it: links, authority, epoch. `docs/PROTOCOL.md` §Chain, §Authority.
+//! The rules that one entry has to meet on the entry before it: links, authority, epoch. `docs/PROTOCOL.md` §The chain, §Authority.
 //!
 //! [`begin`] judges a genesis, [`link`] every other entry. Both [`crate::fork::Set`] and [`crate::verify::Verifier`] call them, so
 //! a chain that streams in and a set of blobs are judged alike. Revocation is not looked at here.

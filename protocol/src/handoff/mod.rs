@@ -1,4 +1,4 @@
-//! Handing a session over: who may append, decided by three pure state machines. `docs/PROTOCOL.md` §Handover.
+//! Handing a session over: who may append, decided by three pure state machines. `docs/PROTOCOL.md` §Handing over.
 //!
 //! ```text
 //!  owner                       server that holds it                server that takes it

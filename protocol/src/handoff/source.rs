@@ -1,4 +1,4 @@
-//! The server that holds a session: may it append now? `docs/PROTOCOL.md` §Handover, steps 1 and 6.
+//! The server that holds a session: may it append now? `docs/PROTOCOL.md` §Handing over, steps 1 and 6.
 //!
 //! ```text
 //!            freeze(m)              opening of a later epoch

@@ -1,4 +1,4 @@
-//! One range answer, frame by frame. `docs/PROTOCOL.md` §Chain sync.
+//! One range answer, frame by frame. `docs/PROTOCOL.md` §Streams.
 //!
 //! ```text
 //!  Path ──▶ Control ──▶ Items ──▶ Done          any violation: Refused, for good

@@ -1,5 +1,5 @@
 //! Announcements: a new head, a handoff or a revocation, told to everyone on the owner's topic.
-//! `docs/PROTOCOL.md` §Announcement.
+//! `docs/PROTOCOL.md` §Announcements, tickets, files.
 //!
 //! [`check`] decides what a message's own bytes decide, before it is forwarded: size, form, signatures, whose topic, and
 //! whether the capability that comes along is one under which its signer may say this. What needs held state — whether

@@ -1,4 +1,4 @@
-//! Handing a session over, `/throughline/handoff/1`. `docs/PROTOCOL.md` §Handoff, §Streams.
+//! Handing a session over, `/throughline/handoff/1`. `docs/PROTOCOL.md` §Handing over, §Streams.
 //!
 //! Each request names the move it belongs to and is idempotent: asked again, it answers the state that it led to. That
 //! `auth` is the owner or a live device is for the answerer to check.

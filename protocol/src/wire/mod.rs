@@ -1,4 +1,5 @@
-//! What peers say to each other: typed requests, answers and announcements. `docs/PROTOCOL.md` §Streams, §Announcement.
+//! What peers say to each other: typed requests, answers and announcements. `docs/PROTOCOL.md` §Streams,
+//! §Announcements, tickets, files.
 //!
 //! ```text
 //! asker ── length ‖ request ──▶ answerer          one stream, one request

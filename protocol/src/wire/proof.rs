@@ -1,4 +1,4 @@
-//! Peer proofs: who stands behind a connection. `docs/PROTOCOL.md` §Peer proof.
+//! Peer proofs: who stands behind a connection. `docs/PROTOCOL.md` §Streams.
 //!
 //! The key that a connection is encrypted with and the key that signs are two keys. A proof ties them together for one
 //! connection and ten minutes: a Capability without role and path, signed by the asker, whose delegate is the asker's

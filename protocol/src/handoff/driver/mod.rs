@@ -1,4 +1,5 @@
-//! The owner's side of a move: seven steps, a journal and one point of no return. `docs/PROTOCOL.md` §Handover.
+//! The owner's side of a move: seven steps, a journal and one point of no return. `docs/PROTOCOL.md`
+//! §Handing over.
 //!
 //! ```text
 //!  Grant ─▶ Freeze | Survey ─▶ Copy ─▶ Prepare ─▶ Ask ─▶ Sign ─▶ Activate ─▶ Retire ─▶ Finished(Done)

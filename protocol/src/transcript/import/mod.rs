@@ -1,4 +1,4 @@
-//! Importing a transcript: source lines in, drafts of entries out. `docs/PROTOCOL.md` §Transcripts.
+//! Importing a transcript: source lines in, drafts of entries out. `docs/PROTOCOL.md` §Payloads.
 //!
 //! ```text
 //!  lines ─▶ ClaudeCode ─▶ Draft (links are DraftIds) ─▶ Draft::assemble ─▶ (Body, PayloadDraft, salt) ─▶ signing, storing

@@ -1,4 +1,4 @@
-//! Claude Code session files (`~/.claude/projects/…/<session>.jsonl`). `docs/PROTOCOL.md` §Transcripts.
+//! Claude Code session files (`~/.claude/projects/…/<session>.jsonl`). `docs/PROTOCOL.md` §Payloads.
 //!
 //! The format is internal to its tool and changes, so nothing is taken for granted: a line that this importer does not
 //! know stays in the segment and is counted, never refused. What it decides:
