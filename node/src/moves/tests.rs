@@ -451,6 +451,20 @@ async fn nothing_is_on_its_way_to_a_source_that_was_given_up() {
     assert_eq!(bench.wires.on_the_way(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_on_its_way_to_a_source_that_is_left_while_the_move_goes_on() {
+    let bench = Bench::new();
+    let session = bench.session(1);
+    bench.wires.stall(&bench.a);
+    let begun = bench.begin(session, &bench.b, Leave::Auto).await;
+    bench.until(&begun, &["needs-confirmation"]).await;
+    assert!(bench.wires.on_the_way() > 0, "the freeze is still dialled");
+    let (session, id) = named(&begun);
+    bench.desk().confirm(session, id).await.unwrap();
+    assert_eq!(bench.wires.on_the_way(), 0);
+    bench.until(&begun, &["needs-handoff"]).await;
+}
+
 /// A node learns of a handoff that another device of the owner signed.
 fn learns(node: &Node, session: SessionId, handoff: &Signed<Entry>) {
     let entries = vec![Prechecked::of(handoff.clone(), None).unwrap()];
