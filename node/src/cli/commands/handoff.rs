@@ -449,6 +449,10 @@ mod tests {
         assert!(!shown.contains("as if nothing had happened"), "{shown}");
         answer["from"]["state"] = "active".into();
         assert!(text(&answer).contains("as if nothing had happened"));
+        // Somebody else moved it meanwhile: then nothing goes on there.
+        answer["from"]["state"] = "retired".into();
+        let shown = text(&answer);
+        assert!(shown.contains("handed over meanwhile, and server-a knows that"), "{shown}");
     }
 
     #[test]
