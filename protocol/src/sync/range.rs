@@ -11,7 +11,8 @@
 //!
 //! It must never pass on an entry that does not follow by hash from the one before. It does not check signatures,
 //! skip pointers or authority of the entries it passes on: that is for [`crate::verify`]. Entries since the last
-//! checkpoint may still turn out to be of another branch: adopt up to [`RangeCheck::settled`].
+//! checkpoint may still turn out to be of another branch than `want`; whoever adopts them as they come has a verified prefix all
+//! the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -81,15 +82,6 @@ pub struct Violation {
     pub reject: Reject,
     /// Who is charged.
     pub charged: Charged,
-}
-
-/// An entry that follows the one before it. Its signature was not looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Passed {
-    /// The entry.
-    pub entry: Decoded<Entry>,
-    /// Its payload, which has the size and hash that the entry names.
-    pub payload: Option<Arc<[u8]>>,
 }
 
 /// What an item says about where it stands: all that [`RangeCheck::place`] judges. Reading it depends on nothing else, so
@@ -185,7 +177,6 @@ pub struct RangeCheck {
     bytes: u64,
     /// The last entry that was passed on, or the base.
     last: Option<Point>,
-    settled: Option<Point>,
 }
 
 impl RangeCheck {
@@ -210,7 +201,6 @@ impl RangeCheck {
             control_bytes: 0,
             bytes: 0,
             last: None,
-            settled: None,
         })
     }
 
@@ -226,12 +216,6 @@ impl RangeCheck {
         let next = self.next_seq();
         let is_fixed = !matches!(self.stage, Stage::Path | Stage::Refused(_));
         is_fixed.then(|| (self.request.want.seq.get() + 1).saturating_sub(next))
-    }
-
-    /// The last entry that lies on the path to `want` for sure: what came up to here may be adopted once verified.
-    #[must_use]
-    pub fn settled(&self) -> Option<Point> {
-        self.settled
     }
 
     /// Bytes taken so far.
@@ -278,22 +262,8 @@ impl RangeCheck {
         })
     }
 
-    /// Takes one item of an `entries` frame: reads it, judges its place, compares its payload's size and hash.
-    ///
-    /// # Errors
-    /// As [`RangeCheck::path`].
-    pub fn item(&mut self, entry: &Arc<[u8]>, payload: Option<&Arc<[u8]>>) -> Result<Passed, Violation> {
-        self.guard(|check| {
-            check.expect_item(entry.len() + payload.map_or(0, |payload| payload.len()))?;
-            let decoded = Decoded::<Entry>::decode(Arc::clone(entry)).map_err(by_sender)?;
-            check.next_place(&Place::of(&decoded, payload.map(|payload| &payload[..])))?;
-            check_payload(decoded.value(), payload)?;
-            Ok(Passed { entry: decoded, payload: payload.map(Arc::clone) })
-        })
-    }
-
-    /// As [`RangeCheck::item`], for an item that was read elsewhere: its place only. Whether its payload has the size and
-    /// hash that it names is for the caller to have checked; what failed there is told with [`RangeCheck::refuse`].
+    /// Takes one item of an `entries` frame, by its place. Whether its payload has the size and hash that it names is for
+    /// the caller to have checked; what failed there is told with [`RangeCheck::refuse`].
     ///
     /// # Errors
     /// As [`RangeCheck::path`].
@@ -430,7 +400,7 @@ impl RangeCheck {
         if !self.have.is_empty() {
             let seq = Seq::new(base.seq).map_err(by_sender)?;
             let base = Point { cid: base.cid, seq };
-            (self.base, self.last, self.settled) = (Some(base), Some(base), Some(base));
+            (self.base, self.last) = (Some(base), Some(base));
         }
         self.stage = Stage::Control;
         Ok(())
@@ -480,19 +450,14 @@ impl RangeCheck {
         if self.have.contains(&cid) {
             return Err(unsolicited(format!("the entry at {expected} is held, as the request said")));
         }
-        let point = Point { cid, seq: place.seq };
-        match self.checkpoints.get(&expected) {
-            Some(fixed) if *fixed != cid => {
-                return Err(unsolicited(format!("the entry at {expected} is not the one on the path")));
-            }
-            Some(_) => self.settled = Some(point),
-            None => {}
+        if self.checkpoints.get(&expected).is_some_and(|fixed| *fixed != cid) {
+            return Err(unsolicited(format!("the entry at {expected} is not the one on the path")));
         }
         let is_asked = self.request.payloads == Payloads::With && place.names_payload == Named::Yes;
         if place.payload_bytes.is_some() && !is_asked {
             return Err(unsolicited("a payload that was not asked for"));
         }
-        self.last = Some(point);
+        self.last = Some(Point { cid, seq: place.seq });
         Ok(())
     }
 
@@ -530,19 +495,6 @@ pub fn path_seqs(want: Seq, base: Seq) -> impl Iterator<Item = Seq> {
         Seq::new(if skipped >= base.get() { skipped } else { below }).ok()
     };
     std::iter::successors(Some(want), step)
-}
-
-/// Whether a payload that came along has the size and hash that its entry names.
-fn check_payload(entry: &Entry, payload: Option<&Arc<[u8]>>) -> Result<(), Violation> {
-    let (Some(bytes), Some(named)) = (payload, entry.payload) else { return Ok(()) };
-    if EntryCid::of(bytes) != named.cid {
-        return Err(by_sender(Reject::new(Code::CidMismatch, "a payload that its entry does not name")));
-    }
-    if bytes.len() as u64 != named.size {
-        let detail = format!("expected a payload of {} bytes, got {}", named.size, bytes.len());
-        return Err(by_sender(Reject::new(Code::SchemaLen, detail)));
-    }
-    Ok(())
 }
 
 fn hop_of(entry: &Decoded<Entry>, took: Link) -> Hop {
