@@ -7,6 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use throughline_protocol::block::Signed;
 use throughline_protocol::control::{Control, Role};
+use throughline_protocol::entry::Class;
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::ticket::{PeerTicket, Ticket};
@@ -14,6 +15,7 @@ use throughline_protocol::verify::Prechecked;
 use throughline_protocol::wire::Message as _;
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, ChainRequest, HeadState};
 use throughline_store::SessionRow;
+use tokio::sync::Barrier;
 use zeroize::Zeroizing;
 
 use super::peers::{self, KnownPeer};
@@ -166,7 +168,15 @@ pub(super) fn request(session: SessionId, from: &[String], mode: Use) -> FetchRe
 
 /// A session of `entries` entries after its genesis.
 pub(super) fn session(label: &str, entries: usize) -> SessionBuilder {
-    let mut builder = SessionBuilder::new(label);
+    of_entries(SessionBuilder::new(label), entries)
+}
+
+/// The same, that may be published.
+pub(super) fn public(label: &str, entries: usize) -> SessionBuilder {
+    of_entries(SessionBuilder::with_genesis(label, |genesis| genesis.class = Class::Public), entries)
+}
+
+fn of_entries(mut builder: SessionBuilder, entries: usize) -> SessionBuilder {
     let server = builder.server1.clone();
     for number in 0..entries {
         builder.user(&server, &format!("message {number}"));
@@ -202,6 +212,11 @@ pub(super) struct Liar {
 impl Liar {
     /// It claims the head of `builder` and takes the honest answer from an honest node's wire.
     pub(super) async fn start(builder: &SessionBuilder, lie: Lie) -> Self {
+        Liar::start_after(builder, lie, None).await
+    }
+
+    /// As [`Liar::start`]; a range is answered once all who wait at the barrier were asked.
+    pub(super) async fn start_after(builder: &SessionBuilder, lie: Lie, met: Option<Arc<Barrier>>) -> Self {
         let mut seed = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *seed).unwrap();
         let (net, mut events) = net::spawn(NetConfig::loopback(seed, vec![TCP.parse().unwrap()])).unwrap();
@@ -210,7 +225,7 @@ impl Liar {
         tokio::spawn(async move {
             while let Some(event) = events.recv().await {
                 if let NetEvent::Incoming { protocol: Protocol::Chain, stream, .. } = event {
-                    tokio::spawn(lie_to(stream, Arc::clone(&builder), Arc::clone(&lie)));
+                    tokio::spawn(lie_to(stream, Arc::clone(&builder), Arc::clone(&lie), met.clone()));
                 }
             }
         });
@@ -224,12 +239,17 @@ impl Liar {
     }
 }
 
-async fn lie_to(mut stream: FrameStream, builder: Arc<SessionBuilder>, lie: Lie) {
+async fn lie_to(mut stream: FrameStream, builder: Arc<SessionBuilder>, lie: Lie, met: Option<Arc<Barrier>>) {
     let body = stream.read().await.unwrap().unwrap();
     let request = ChainRequest::decode_body(&body).unwrap();
     let script = match request.ask {
         ChainAsk::Heads { .. } => Script { frames: vec![heads(&builder)], then: Then::End },
-        ChainAsk::Range(_) => lie(honest_range(&builder)),
+        ChainAsk::Range(_) => {
+            if let Some(met) = met {
+                met.wait().await;
+            }
+            lie(honest_range(&builder))
+        }
         ChainAsk::Control { .. } | ChainAsk::Blobs { .. } | ChainAsk::Announce { .. } => {
             Script { frames: Vec::new(), then: Then::End }
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::Note;
@@ -270,6 +270,84 @@ async fn a_tombstone_that_the_sender_leaves_out_is_heard_of_others() {
             }
             assert_eq!(verdict(&both).await, ("revoked-tail".to_owned(), Some(4)), "{mode:?}");
         }
+    })
+    .await;
+}
+
+/// A session whose tombstone the liar leaves out, as it was before, with the tombstone, and the liar.
+async fn with_a_tombstone_left_out(label: &str) -> (SessionBuilder, SessionBuilder, Liar) {
+    let before = public(label, 6);
+    let mut builder = before.clone();
+    let (owner, grant) = (builder.owner.clone(), builder.server1.capability.clone().unwrap());
+    builder.reference(&owner, 4, testing::Reach::Publishes);
+    let bytes = Arc::clone(builder.tombstone(&grant, Vec::new()).bytes());
+    let lie: Lie = Arc::new(move |mut frames| {
+        let ChainAnswer::Control(controls) = &mut frames[1] else { panic!("expected control blobs") };
+        controls.retain(|control| *control != bytes);
+        Script { frames, then: Then::End }
+    });
+    let liar = Liar::start(&builder, lie).await;
+    (before, builder, liar)
+}
+
+/// Verdict and the last valid seq of what these peers show.
+async fn verdict(asker: &TestNode, request: FetchRequest) -> (String, Option<u64>) {
+    let fetched = asker.network.fetch(request).await.unwrap();
+    let answer = fetch::answer(&asker.node, &fetched, fetch::Wanted::Referenced).unwrap();
+    (answer["verdict"].as_str().unwrap().to_owned(), answer["validThrough"]["seq"].as_u64())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tombstone_is_heard_of_others_where_the_session_is_held() {
+    in_time(async {
+        let (before, builder, liar) = with_a_tombstone_left_out("held before").await;
+        let honest = TestNode::start(TCP).await;
+        honest.take(&builder);
+        let both = [liar.ticket().await, honest.ticket().await];
+        // To a party its owner's control blobs are told by their digest, to a stranger nothing is.
+        for (mode, role) in [
+            (Use::Audit, Some(Role::Reader)),
+            (Use::Adopt, Some(Role::Reader)),
+            (Use::Audit, None),
+            (Use::Adopt, None),
+        ] {
+            let asker = TestNode::start(TCP).await;
+            let grants: Vec<_> = role.into_iter().map(|role| asker.grant(role)).collect();
+            honest.hold(&grants);
+            asker.take(&before);
+            let heard = verdict(&asker, request(builder.session(), &both, mode)).await;
+            assert_eq!(heard, ("revoked-tail".to_owned(), Some(4)), "{mode:?} by {role:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_may_know_of_a_tombstone_are_asked_at_once() {
+    in_time(async {
+        let (_, builder, liar) = with_a_tombstone_left_out("asked at once").await;
+        // Each answers when the other was asked too: one after the other, neither would.
+        let met = Arc::new(tokio::sync::Barrier::new(2));
+        let lower = builder.at(5);
+        let tells: Lie = Arc::new(|mut frames| {
+            let ChainAnswer::Path(path) = &mut frames[0] else { panic!("expected a path") };
+            path.truncate(1);
+            frames.truncate(HEAD_FRAMES);
+            Script { frames, then: Then::End }
+        });
+        let others = [
+            Liar::start_after(&lower, Arc::clone(&tells), Some(Arc::clone(&met))).await,
+            Liar::start_after(&lower, tells, Some(met)).await,
+        ];
+        let from = [liar.ticket().await, others[0].ticket().await, others[1].ticket().await];
+        let asker = TestNode::start(TCP).await;
+        // Whoever is waited for alone is waited for as long as the wire lets it.
+        let idle = Some(Duration::from_secs(3_600));
+        let asked = FetchRequest { idle, ..request(builder.session(), &from, Use::Adopt) };
+        let fetched = asker.network.fetch(asked).await.unwrap();
+        assert_eq!(asker.row(builder.session()).unwrap().summary.verdict, "revoked-tail");
+        let answered = fetched.transfer.from.iter().filter(|from| from.bytes > 0);
+        assert_eq!(answered.count(), from.len(), "{:?}", fetched.transfer.from);
     })
     .await;
 }

@@ -44,3 +44,35 @@ fn a_transfer_ends_when_the_store_is_full_and_what_was_adopted_stays() {
     assert_eq!(tip.cid, builder.entries()[at].entry.cid(), "a verified prefix");
     assert_eq!(fresh(&node, builder.session()).err().map(|refused| refused.code()), Some(Code::Quota));
 }
+
+#[test]
+fn what_is_stored_counts_where_it_was_judged_otherwise_meanwhile() {
+    let mut builder = SessionBuilder::new("judged meanwhile");
+    let (server, next) = (builder.server1.clone(), builder.server2.clone());
+    builder.user(&server, "a message");
+    let mut late = builder.clone().branch("late");
+    builder.handoff(Some(&next));
+    builder.response(&next, "carrying on", &[]);
+    late.response(&server, "after all", &[]);
+    let checked = |built: &Built| Prechecked::of(built.entry.clone(), built.payload.clone()).unwrap();
+    for late in [None, late.entries().last()] {
+        let (node, _home) = small_node();
+        let told = Told::Report(builder.head().entry.cid());
+        let mut adopting =
+            Adopting::new(node.clone(), builder.session(), None, Wanted::Referenced, told).unwrap();
+        adopting.controls = builder.controls().to_vec();
+        adopting.entries(builder.entries().iter().map(checked).collect(), None).unwrap();
+        adopting.flush().unwrap();
+        // It comes another way, and leaves the tip where it is.
+        if let Some(late) = late {
+            let arrived = Arrived { entries: vec![checked(late)], ..Arrived::default() };
+            let evaluated = node.take_in(builder.session(), arrived).unwrap();
+            assert_eq!(
+                (evaluated.verdict.as_str(), evaluated.tip.map(|tip| tip.cid)),
+                ("fenced-tail", Some(builder.head().entry.cid()))
+            );
+        }
+        let (_, _, report) = adopting.finish().unwrap();
+        assert_eq!(report.map(|report| report.verdict.word()), late.is_none().then_some("valid"));
+    }
+}

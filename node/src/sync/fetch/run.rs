@@ -1,10 +1,12 @@
 //! A fetch under way: one provider after the other, until the head is reached.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use libp2p::PeerId;
 use throughline_protocol::block::Decoded;
 use throughline_protocol::code::Code;
@@ -16,11 +18,12 @@ use throughline_protocol::sync::Point;
 use throughline_protocol::sync::range::{Charged, RangeLimits};
 use throughline_protocol::verify::{Auditor, Report};
 use throughline_protocol::wire::chain::{OwnerState, Payloads};
+use tokio::time::timeout;
 
 use super::adopting::{Adopting, Told};
 use super::auditing::{Auditing, KeepFiles};
 use super::providers::{Answered, distinct_heads};
-use super::range::{self, RangeJob, on_sink};
+use super::range::{self, RangeJob, Ranged, on_sink};
 use super::sink::{Hearing, Sink};
 use super::tally::Tally;
 use super::{Fetched, Freshness, FromPeer, Transfer, Use, Wanted};
@@ -39,8 +42,8 @@ pub(super) struct Run<'a> {
     limits: RangeLimits,
     pub(super) tally: Arc<Tally>,
     pub(super) transfer: Transfer,
-    /// Peers that were asked for a range: what they hold of the session was told with it.
-    ranged: BTreeSet<PeerId>,
+    /// Peers whose control blobs for the session are known: told with a range, or compared by the digest of its owner's.
+    heard: BTreeSet<PeerId>,
 }
 
 /// What became of what was fetched.
@@ -60,7 +63,7 @@ impl<'a> Run<'a> {
         tally: Arc<Tally>,
     ) -> Self {
         let (limits, transfer) = (RangeLimits::default(), Transfer::default());
-        Run { shared, session, wanted, idle, limits, tally, transfer, ranged: BTreeSet::new() }
+        Run { shared, session, wanted, idle, limits, tally, transfer, heard: BTreeSet::new() }
     }
 
     pub(super) async fn adopt(
@@ -96,7 +99,7 @@ impl<'a> Run<'a> {
         if attempt.is_err() && not_linear.load(Ordering::Relaxed) {
             // Not one chain in order: everything once more, judged as a set.
             self.tally.again();
-            self.ranged.clear();
+            self.heard.clear();
             attempt = self.audit_with(Auditor::over_set(self.session), told, answers, &not_linear).await;
         }
         let (report, missing_blocks) = attempt?;
@@ -181,7 +184,7 @@ impl<'a> Run<'a> {
         )
         .await?;
         self.transfer.round_trips += 1;
-        self.ranged.insert(provider.peer);
+        self.heard.insert(provider.peer);
         self.count(answer, ranged.came.entries, ranged.came.bytes);
         if self.transfer.resumed_from.is_none() {
             self.transfer.resumed_from = ranged.came.base.map(|base| base.seq.get());
@@ -195,27 +198,27 @@ impl<'a> Run<'a> {
         Ok((ranged.sink, ranged.result))
     }
 
-    /// Asks every other peer that told a head what control blobs it holds for the session: one that sends the entries may leave a
-    /// tombstone out, and only who holds the session already, and may see the owner's, compares digests. The answer to a range
-    /// of which the asker holds everything brings them; an entry in it is unsolicited.
+    /// Asks every other peer that told a head what control blobs it holds for the session, all at once: one that sends the
+    /// entries may leave a tombstone out. Digests are compared only where the session is held, for an adoption, and by a peer
+    /// that may see the owner's; all others are asked. The answer to a range of which the asker holds everything brings them;
+    /// an entry in it is unsolicited.
     async fn hear_others(&mut self, answers: &[Answered], mut sink: Sink) -> Answer<Sink> {
-        let silent =
-            |answer: &&Answered| answer.owner.is_none() && !self.ranged.contains(&answer.provider.peer);
-        let others: Vec<&Answered> = answers.iter().filter(silent).collect();
-        for answer in others {
-            let Some(head) = answer.head else { continue };
-            let (want, idle) = (point(head), self.idle);
-            let payloads = Payloads::Without;
-            let job = RangeJob { session: self.session, want, payloads, idle, limits: self.limits };
-            let hearing = Sink::Hear(Box::new(Hearing::new(head.cid)));
-            let (peer, tally) = (answer.provider.peer, Tally::new());
-            let ranged = range::fetch(self.shared, peer, &answer.credentials, &job, hearing, tally).await?;
-            self.transfer.round_trips += 1;
+        let silent = |answer: &&Answered| !self.heard.contains(&answer.provider.peer);
+        let others = answers.iter().filter(silent).filter_map(|answer| Some((answer, answer.head?)));
+        let asked: Vec<_> = others.map(|(answer, head)| self.hear(answer, head)).collect();
+        if asked.is_empty() {
+            return Ok(sink);
+        }
+        let at_a_time = self.shared.limits.peers_max.max(1);
+        let heard: Vec<_> = futures::stream::iter(asked).buffered(at_a_time).collect().await;
+        self.transfer.round_trips += 1;
+        for (answer, ranged) in heard {
+            let Some(ranged) = ranged.transpose()? else { continue };
             self.count(answer, 0, ranged.came.bytes);
             if let Err(fault) = ranged.result {
                 tracing::debug!(peer = answer.provider.name(), %fault, "it did not tell its control blobs");
                 if fault.charged != Charged::Nobody {
-                    self.shared.net.charge(peer, fault.reject.code).await;
+                    self.shared.net.charge(answer.provider.peer, fault.reject.code).await;
                 }
                 continue;
             }
@@ -225,6 +228,28 @@ impl<'a> Run<'a> {
             taken?;
         }
         Ok(sink)
+    }
+
+    /// Asks one peer for the control blobs beside the head that it told. None when it takes longer than a peer may send nothing:
+    /// they are one frame or a few.
+    fn hear<'b>(
+        &self,
+        answer: &'b Answered,
+        head: Mark,
+    ) -> impl Future<Output = (&'b Answered, Option<Answer<Ranged>>)> + use<'a, 'b> {
+        let (shared, idle) = (self.shared, self.idle);
+        let (want, payloads) = (point(head), Payloads::Without);
+        let job = RangeJob { session: self.session, want, payloads, idle, limits: self.limits };
+        async move {
+            let hearing = Sink::Hear(Box::new(Hearing::new(head.cid)));
+            let peer = answer.provider.peer;
+            let asking = range::fetch(shared, peer, &answer.credentials, &job, hearing, Tally::new());
+            let heard = timeout(idle, asking).await.ok();
+            if heard.is_none() {
+                tracing::debug!(peer = answer.provider.name(), "it did not tell its control blobs in time");
+            }
+            (answer, heard)
+        }
     }
 
     pub(super) fn count(&mut self, answer: &Answered, entries: u64, bytes: u64) {
@@ -250,16 +275,20 @@ impl<'a> Run<'a> {
     /// judged.
     async fn control_difference(&mut self, held: OwnerState, answers: &[Answered]) -> Answer<()> {
         for answer in answers {
-            let differs = answer.owner.is_some_and(|told| told.count > 0 && told.digest != held.digest);
-            if differs {
+            let Some(told) = answer.owner.filter(|told| told.count > 0) else { continue };
+            if told.digest != held.digest {
                 self.transfer.round_trips += 1;
                 let sent =
                     self.shared.take_difference(&answer.provider, &answer.credentials, held.owner).await;
                 match sent {
                     Ok(bytes) => self.count(answer, 0, bytes),
-                    Err(fault) => tracing::debug!(peer = answer.provider.name(), %fault, "no control blobs"),
+                    Err(fault) => {
+                        tracing::debug!(peer = answer.provider.name(), %fault, "no control blobs");
+                        continue;
+                    }
                 }
             }
+            self.heard.insert(answer.provider.peer);
         }
         Ok(())
     }
