@@ -4,9 +4,10 @@
 //! It decides nothing about the chain: entries that come with evidence go the way of all others, through selection. It must never
 //! stop what the chain does because a file of evidence cannot be made or written.
 
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use throughline_protocol::block::Signed;
@@ -28,6 +29,8 @@ use crate::exhibit;
 
 /// Room for files of evidence. A session has one for each kind, epoch and signer.
 const LIMITS: EvidenceLimits = EvidenceLimits { total_bytes_max: 64 << 20, session_files_max: 64 };
+/// Files that were judged void and are remembered.
+const VOID_MAX: usize = 1_024;
 
 /// Who shows a piece of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +41,22 @@ pub enum Source {
     User,
 }
 
+/// What became of a file of evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its accusation was new, and is kept.
+    New,
+    /// Its accusation was known.
+    Known,
+    /// What is held says otherwise, such as an anchor that its maker did not know: it is not kept.
+    Void,
+}
+
 /// What became of evidence that somebody showed.
 #[derive(Clone, Debug)]
 pub struct EvidenceTaken {
-    /// Whether the accusation was new.
-    pub put: Put,
+    /// What became of the file.
+    pub fate: Fate,
     /// The verdict before; none when the session is not held.
     pub before: Option<String>,
     /// The verdict now.
@@ -69,8 +83,7 @@ pub(super) fn withdraw(node: &Node, scene: &Scene<'_>, judged: &Judged<'_>, char
     let withdrawn = || -> Answer<()> {
         for kept in node.reader()?.evidence(scene.session)? {
             let accusation = kept.accusation;
-            let is_tail = matches!(accusation.kind, Kind::FencedTail | Kind::RevokedTail);
-            if !is_tail || charges.iter().any(|charge| charge.accusation == accusation) {
+            if !is_about_a_tail(&accusation) || charges.iter().any(|charge| charge.accusation == accusation) {
                 continue;
             }
             let exhibit = exhibit::check(kept.bytes)?;
@@ -78,6 +91,7 @@ pub(super) fn withdraw(node: &Node, scene: &Scene<'_>, judged: &Judged<'_>, char
             let known = exhibit.tombstone().is_none_or(|hash| scene.set.controls().holds(&hash));
             if judged && known {
                 node.store().run(DropEvidence { session: scene.session, accusation })?;
+                node.void().note(*exhibit.id().digest());
                 // A copy that stays behind says nothing false of signatures; the store is the truth.
                 let _ = std::fs::remove_file(node.evidence_path(scene.session, &accusation));
             }
@@ -86,6 +100,33 @@ pub(super) fn withdraw(node: &Node, scene: &Scene<'_>, judged: &Judged<'_>, char
     };
     if let Err(problem) = withdrawn() {
         tracing::warn!(session = scene.session.short(), %problem, "evidence is not withdrawn");
+    }
+}
+
+/// Whether an accusation stands only as long as what is held comes to the same; two signatures on one place stand for good.
+fn is_about_a_tail(accusation: &Accusation) -> bool {
+    matches!(accusation.kind, Kind::FencedTail | Kind::RevokedTail)
+}
+
+/// Files that were judged void, so that they are not taken again from whoever still tells them: the hashes of the newest. That
+/// one is forgotten costs one more judgement.
+#[derive(Debug, Default)]
+pub(super) struct Void(Mutex<VecDeque<[u8; 32]>>);
+
+impl Void {
+    fn note(&self, id: [u8; 32]) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.contains(&id) {
+            return;
+        }
+        if noted.len() == VOID_MAX {
+            noted.pop_front();
+        }
+        noted.push_back(id);
+    }
+
+    fn holds(&self, id: &[u8; 32]) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
     }
 }
 
@@ -114,19 +155,39 @@ impl Node {
         if row.is_none() && source == Source::Peer {
             return Err(Problem::new(Code::NotFoundYet, "the session is not held here"));
         }
-        let put = self.put(exhibit, OnOther::Keep)?;
+        let fate = if self.put(exhibit, OnOther::Keep)? == Put::New { Fate::New } else { Fate::Known };
         let before = row.map(|row| row.summary.verdict);
-        let mut taken = EvidenceTaken { put, before: before.clone(), after: before, waits: None };
+        let mut taken = EvidenceTaken { fate, before: before.clone(), after: before, waits: None };
         if taken.before.is_some() {
             let evaluated = self.take_in(session, arrived(exhibit)?)?;
             taken.after = Some(evaluated.verdict);
             taken.waits = evaluated.refused.map(|(_, reject)| reject);
-            if put == Put::New {
+            if fate == Fate::New && is_about_a_tail(&exhibit.accusation()) {
+                // Where all of it was held nothing was judged, and what it says of what was kept may be wrong.
+                taken.after = Some(self.judge_again(session)?.verdict);
+                if !self.knows(exhibit)? {
+                    taken.fate = Fate::Void;
+                }
+            }
+            if taken.fate == Fate::New {
                 // Also where nothing moved: others may not know.
                 self.after_commit(session);
             }
         }
         Ok(taken)
+    }
+
+    /// Whether a piece of evidence would be news: its accusation is not known, and the file was not found void before.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn is_new_evidence(&self, exhibit: &Exhibit) -> Answer<bool> {
+        Ok(!self.void().holds(exhibit.id().digest()) && !self.knows(exhibit)?)
+    }
+
+    fn knows(&self, exhibit: &Exhibit) -> Answer<bool> {
+        let accusation = exhibit.accusation();
+        Ok(self.reader()?.evidence(exhibit.session())?.iter().any(|kept| kept.accusation == accusation))
     }
 
     /// As [`Node::take_evidence`] for the user, as the object that the API answers with.
@@ -137,13 +198,15 @@ impl Node {
         let exhibit = exhibit::check(bytes)?;
         let held = self.reader()?.session(exhibit.session())?.map(|row| row.summary.verdict);
         let taken = if dry_run {
-            EvidenceTaken { put: Put::Held, before: held.clone(), after: held, waits: None }
+            let fate = if self.knows(&exhibit)? { Fate::Known } else { Fate::New };
+            EvidenceTaken { fate, before: held.clone(), after: held, waits: None }
         } else {
             self.take_evidence(&exhibit, Source::User)?
         };
         let mut answer = exhibit::json_of(&exhibit);
-        answer["unchanged"] = (taken.put != Put::New).into();
-        answer["stored"] = (!dry_run).into();
+        answer["unchanged"] = (taken.fate != Fate::New).into();
+        answer["stored"] = (!dry_run && taken.fate != Fate::Void).into();
+        answer["void"] = (taken.fate == Fate::Void).into();
         answer["from"] = json!(taken.before);
         answer["verdict"] = json!(taken.after);
         answer["waits"] = taken
@@ -280,4 +343,24 @@ pub(super) fn evidence_of(node: &Node, reader: &Reader, session: SessionId) -> A
         items.push(item);
     }
     Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_void_are_bounded_and_the_oldest_is_forgotten_first() {
+        let void = Void::default();
+        let id = |number: usize| {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&number.to_be_bytes());
+            id
+        };
+        for number in 0..=VOID_MAX {
+            void.note(id(number));
+            void.note(id(number));
+        }
+        assert!(!void.holds(&id(0)) && void.holds(&id(1)) && void.holds(&id(VOID_MAX)));
+    }
 }

@@ -52,12 +52,12 @@ use crate::keys::{FRESH_MARK, NodeKeys, OwnerKeyFile, Seed};
 pub use append::{AppendRequest, Appended};
 pub use append_signed::SignedAppend;
 pub use authority::{ControlKind, ControlsTaken, Keeping};
-pub(crate) use base::{need_session, standing};
+pub(crate) use base::{Standing, need_session, standing};
 pub(crate) use controls::held_controls;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
 pub use evaluate::{Arrived, Evaluated, Taken, Takeover};
-pub use evidence::{EvidenceTaken, Source};
+pub use evidence::{EvidenceTaken, Fate, Source};
 pub use files::{Incoming, LEASE_MS, Outgoing, StoredBlob};
 pub use import::ImportRequest;
 pub use import_agents::{AgentName, SUB_AGENT_NAME_BYTES_MAX, SUB_AGENTS_MAX, check_sub_agents};
@@ -87,6 +87,7 @@ struct Inner {
     drafts: Drafts,
     turns: turns::Turns,
     warm: warm::Warm,
+    void: evidence::Void,
     network: OnceLock<crate::sync::Network>,
     moves: OnceLock<Arc<crate::moves::Moves>>,
     serving: std::sync::atomic::AtomicBool,
@@ -130,6 +131,7 @@ impl Node {
                 drafts: Drafts::default(),
                 turns: turns::Turns::default(),
                 warm: warm::Warm::default(),
+                void: evidence::Void::default(),
                 network: OnceLock::new(),
                 moves: OnceLock::new(),
                 serving: std::sync::atomic::AtomicBool::new(false),
@@ -239,6 +241,11 @@ impl Node {
     /// What the last acts read.
     fn warm(&self) -> &warm::Warm {
         &self.inner.warm
+    }
+
+    /// Evidence that was found void.
+    fn void(&self) -> &evidence::Void {
+        &self.inner.void
     }
 
     /// Draft sessions.

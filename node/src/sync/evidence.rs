@@ -13,12 +13,12 @@ use throughline_protocol::entry::Class;
 use throughline_protocol::evidence::{Accusation, Exhibit};
 use throughline_protocol::id::SessionId;
 use throughline_protocol::wire::announce;
-use throughline_store::{Evident, MarkTold, Reader};
+use throughline_store::{Evident, MarkTold};
 
 use super::news::Worth;
 use super::shared::Shared;
 use crate::api::error::Answer;
-use crate::core::now;
+use crate::core::{Node, now};
 
 /// Pieces of evidence that one peer may tell in [`WINDOW`]: each costs some signatures to check.
 const PER_WINDOW: u32 = 32;
@@ -55,13 +55,12 @@ impl Told {
     }
 }
 
-/// Evidence is worth something where its session is held and the accusation is new; else it goes no further.
+/// Evidence is worth something where its session is held and the accusation is new, and not found void before; else it goes no
+/// further.
 pub(super) async fn weigh(shared: &Shared, exhibit: &Exhibit) -> Result<Worth, Reject> {
-    let (session, accusation) = (exhibit.session(), exhibit.accusation());
+    let exhibit = exhibit.clone();
     let is_news = shared.on_node(move |node| {
-        let reader = node.reader()?;
-        let known = reader.evidence(session)?.iter().any(|kept| kept.accusation == accusation);
-        Ok(!known && reader.session(session)?.is_some())
+        Ok(node.is_new_evidence(&exhibit)? && node.reader()?.session(exhibit.session())?.is_some())
     });
     match is_news.await {
         Ok(true) => Ok(Worth::Good),
@@ -79,17 +78,19 @@ pub(super) async fn mark_told(shared: &Shared, session: SessionId, accusation: A
     }
 }
 
-/// An accusation that is still to be told, and the message for it; none when that would be too large.
-pub(super) type Untold = (Accusation, Option<Arc<[u8]>>);
+/// An accusation that is still to be told, and the message for it.
+pub(super) type Untold = (Accusation, Arc<[u8]>);
 
-/// What is still to be told of a session.
-pub(super) fn untold(reader: &Reader, session: SessionId) -> Answer<Vec<Untold>> {
+/// What is still to be told of a session. What is too large for a message is told to nobody, since who compares heads finds the
+/// branches: it is marked, or it would stand in the way of what waits behind it.
+pub(super) fn untold(node: &Node, session: SessionId) -> Answer<Vec<Untold>> {
     let mut messages = Vec::new();
-    for kept in reader.evidence(session)?.into_iter().filter(|kept| kept.told.is_none()) {
+    for kept in node.reader()?.evidence(session)?.into_iter().filter(|kept| kept.told.is_none()) {
         let exhibit = crate::exhibit::check(kept.bytes)?;
-        // One that is too large is not told: who compares heads finds the branches.
-        let message = announce::evidence_message(&exhibit).ok().map(Arc::from);
-        messages.push((kept.accusation, message));
+        match announce::evidence_message(&exhibit) {
+            Ok(message) => messages.push((kept.accusation, message.into())),
+            Err(_) => node.store().run(MarkTold { session, accusation: kept.accusation, at: now() })?,
+        }
     }
     Ok(messages)
 }

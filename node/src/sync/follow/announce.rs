@@ -117,7 +117,7 @@ fn letters(shared: &Shared, node: &Node, session: SessionId, askers: &[Asker]) -
     let reader = node.reader()?;
     let Some(view) = View::read(&reader, session)? else { return Ok(Vec::new()) };
     let tip = view.row.tip;
-    let untold = evidence::untold(&reader, session)?;
+    let untold = evidence::untold(node, session)?;
     let moved = shared.outbox.is_new(session, tip.cid);
     if !moved && untold.is_empty() {
         return Ok(Vec::new());
@@ -166,12 +166,11 @@ fn evidence_letters(
     let readers = readers_of(shared, reader, session, askers)?;
     let shown = published(reader, &shared.classes, view, &controls_of(reader, owner, None)?)?;
     let on_topic = evidence::is_public(view.state.class(), shown);
-    let told = untold.into_iter().filter_map(|(accusation, message)| Some((accusation, message?)));
     let letter = |(accusation, message)| {
         let evidence = Some((session, accusation));
         Letter { owner, message, on_topic, readers: readers.clone(), evidence }
     };
-    Ok(told.map(letter).collect())
+    Ok(untold.into_iter().map(letter).collect())
 }
 
 /// A holder's Ref that publishes is kept: it decides what strangers see.
