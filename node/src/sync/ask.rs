@@ -1,10 +1,12 @@
 //! Asking a peer: one stream, one request, its answer frames. Every request carries a proof of who asks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use libp2p::PeerId;
+use throughline_protocol::block::Block;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
 use throughline_protocol::fork::Controls;
@@ -16,6 +18,7 @@ use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
 use throughline_protocol::wire::proof::{self, Ends};
 use throughline_protocol::wire::{Credentials, Message};
 use throughline_store::Reader;
+use tokio::time::timeout;
 
 use super::fault::PeerFault;
 use super::shared::{Shared, blocking};
@@ -172,6 +175,37 @@ impl Shared {
         }
         sent.bytes = line.bytes;
         Ok(sent)
+    }
+
+    /// Asks for blocks by CID, at most [`limits::BLOBS_MAX`], each frame within `idle`. Those that the peer has and that hash to what
+    /// was asked are put into `got`, also where the answer ends early.
+    pub(super) async fn ask_blocks(
+        &self,
+        peer: PeerId,
+        credentials: &Credentials,
+        cids: &[Cid],
+        idle: Duration,
+        got: &mut Vec<Block>,
+    ) -> Result<(), PeerFault> {
+        let late = |_| PeerFault::nobodys(Code::Timeout, "the peer sent nothing for too long");
+        let ask = ChainAsk::Blobs { cids: cids.to_vec() };
+        let mut line = timeout(idle, self.chain(peer, credentials, ask)).await.map_err(late)??;
+        for asked in cids {
+            let frame = timeout(idle, line.next()).await.map_err(late)??;
+            let Some(ChainAnswer::Blob { cid, bytes }) = frame else {
+                return unsolicited("expected one frame for each block");
+            };
+            if cid != *asked {
+                return unsolicited("expected blocks in the order asked");
+            }
+            if let Some(bytes) = bytes {
+                got.push(Block::check(cid, bytes).map_err(PeerFault::peers)?);
+            }
+        }
+        match timeout(idle, line.next()).await.map_err(late)?? {
+            None => Ok(()),
+            Some(_) => unsolicited("a frame after the last block"),
+        }
     }
 
     /// Hands an announcement over; returns when the peer has taken it in.

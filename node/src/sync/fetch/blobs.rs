@@ -11,11 +11,8 @@ use throughline_protocol::limits;
 use throughline_protocol::payload::Payload;
 use throughline_protocol::unixfs;
 use throughline_protocol::verify::Prechecked;
-use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk};
 use throughline_store::{LinkBlocks, PayloadState, PutBlock, Reader, StoredEntry};
-use tokio::time::timeout;
 
-use super::super::ask::unsolicited;
 use super::super::fault::PeerFault;
 use super::Wanted;
 use super::adopting::{Missing, expect_room};
@@ -124,8 +121,12 @@ impl Run<'_> {
         answer: &Answered,
         wants: &[Want],
     ) -> (Vec<(Want, Block)>, Option<PeerFault>) {
-        let mut got = Vec::new();
-        let result = self.collect(answer, wants, &mut got).await;
+        let (mut blocks, cids) = (Vec::new(), cids_of(wants));
+        let (peer, credentials) = (answer.provider.peer, &answer.credentials);
+        let result = self.shared.ask_blocks(peer, credentials, &cids, self.idle, &mut blocks).await;
+        let wanted = |block: Block| Some((wants.iter().find(|want| want.cid == block.cid())?.clone(), block));
+        // The nodes above a part are asked for so that the peer sends it; they are held.
+        let got: Vec<(Want, Block)> = blocks.into_iter().filter_map(wanted).collect();
         self.transfer.round_trips += 1;
         let bytes: usize = got.iter().map(|(_, block)| block.bytes().len()).sum();
         self.count(answer, 0, bytes as u64);
@@ -137,37 +138,6 @@ impl Run<'_> {
             self.shared.net.charge(answer.provider.peer, fault.reject.code).await;
         }
         (got, fault)
-    }
-
-    async fn collect(
-        &self,
-        answer: &Answered,
-        wants: &[Want],
-        got: &mut Vec<(Want, Block)>,
-    ) -> Result<(), PeerFault> {
-        let cids = cids_of(wants);
-        let ask = ChainAsk::Blobs { cids: cids.clone() };
-        let late = || PeerFault::nobodys(Code::Timeout, "the peer sent nothing for too long");
-        let opened = timeout(self.idle, self.shared.chain(answer.provider.peer, &answer.credentials, ask));
-        let mut line = opened.await.map_err(|_| late())??;
-        for asked in cids {
-            let frame = timeout(self.idle, line.next()).await.map_err(|_| late())??;
-            let Some(ChainAnswer::Blob { cid, bytes }) = frame else {
-                return unsolicited("expected one frame for each block");
-            };
-            if cid != asked {
-                return unsolicited("expected blocks in the order asked");
-            }
-            let (Some(bytes), Some(want)) = (bytes, wants.iter().find(|want| want.cid == cid)) else {
-                continue;
-            };
-            let block = Block::check(cid, bytes).map_err(PeerFault::peers)?;
-            got.push((want.clone(), block));
-        }
-        match line.next().await? {
-            None => Ok(()),
-            Some(_) => unsolicited("a frame after the last block"),
-        }
     }
 }
 

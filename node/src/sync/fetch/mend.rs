@@ -4,13 +4,9 @@
 use std::collections::BTreeSet;
 
 use throughline_protocol::block::Block;
-use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::id::{Cid, Principal};
 use throughline_protocol::limits;
-use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk};
-use tokio::time::timeout;
 
-use super::super::ask::unsolicited;
 use super::super::fault::PeerFault;
 use super::super::shared::Shared;
 use super::providers::Provider;
@@ -76,31 +72,9 @@ impl Shared {
             return Ok(Err(fault));
         }
         let credentials = self.credentials(provider.peer, owner, provider.grant.clone()).await?;
-        let late = || PeerFault::nobodys(Code::Timeout, "the peer sent nothing for too long");
         let wanted: Vec<Cid> = wanted.iter().copied().collect();
         for cids in wanted.chunks(limits::BLOBS_MAX) {
-            let asking = async {
-                let ask = ChainAsk::Blobs { cids: cids.to_vec() };
-                let opened = timeout(idle, self.chain(provider.peer, &credentials, ask)).await;
-                let mut line = opened.map_err(|_| late())??;
-                for asked in cids {
-                    let frame = timeout(idle, line.next()).await.map_err(|_| late())??;
-                    let Some(ChainAnswer::Blob { cid, bytes }) = frame else {
-                        return unsolicited("expected one frame for each block");
-                    };
-                    if cid != *asked {
-                        return unsolicited("expected blocks in the order asked");
-                    }
-                    if let Some(bytes) = bytes {
-                        blocks.push(Block::check(cid, bytes).map_err(PeerFault::peers)?);
-                    }
-                }
-                match line.next().await? {
-                    None => Ok(()),
-                    Some(_) => Err(PeerFault::peers(Reject::from(Code::SyncUnsolicited))),
-                }
-            };
-            if let Err(fault) = asking.await {
+            if let Err(fault) = self.ask_blocks(provider.peer, &credentials, cids, idle, blocks).await {
                 return Ok(Err(fault));
             }
         }
