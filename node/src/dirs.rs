@@ -253,12 +253,6 @@ impl Dirs {
         self.data.join("LOCK")
     }
 
-    /// The format number of the data directory.
-    #[must_use]
-    pub fn version_file(&self) -> PathBuf {
-        self.data.join("VERSION")
-    }
-
     /// What exists only while a node runs.
     #[must_use]
     pub fn run(&self) -> &Path {

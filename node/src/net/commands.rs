@@ -34,10 +34,6 @@ impl EventLoop {
                 let _ = reply.send(self.followers(&owner));
             }
             Command::Dial { peer, addrs, reply } => self.dial(peer, addrs, Some(reply)),
-            Command::Disconnect(peer) => {
-                // Not connected is what was asked for.
-                let _ = self.swarm.disconnect_peer_id(peer);
-            }
             Command::Block(peer) => {
                 self.shut_out.insert(peer);
                 self.swarm.behaviour_mut().blocked.block_peer(peer);

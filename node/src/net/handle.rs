@@ -32,7 +32,6 @@ pub(super) enum Command {
     Connected(Reply<Vec<ConnectedPeer>>),
     Followers(Principal, Reply<Vec<PeerId>>),
     Dial { peer: PeerId, addrs: Vec<Multiaddr>, reply: Reply<Result<ConnectedPeer, NetError>> },
-    Disconnect(PeerId),
     Block(PeerId),
     Unblock(PeerId),
     Charges(Reply<Vec<Charges>>),
@@ -98,11 +97,6 @@ impl NetHandle {
     pub async fn dial(&self, peer: PeerId, addrs: Vec<Multiaddr>) -> Result<ConnectedPeer, NetError> {
         let asked = self.ask(|reply| Command::Dial { peer, addrs, reply });
         timeout(DIAL, asked).await.map_err(|_| NetError::Timeout { peer })??
-    }
-
-    /// Closes every connection with a peer.
-    pub async fn disconnect(&self, peer: PeerId) {
-        self.tell(Command::Disconnect(peer)).await;
     }
 
     /// Closes every connection with a peer and takes none until [`NetHandle::unblock`] or a restart.

@@ -370,6 +370,31 @@ async fn news_of_public_sessions_reach_strangers_that_keep_them() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_topic_of_an_owner_that_is_not_followed_any_more_is_left() {
+    in_time(async {
+        let mut shown =
+            SessionBuilder::with_genesis("kept for a while", |genesis| genesis.class = Class::Public);
+        let account = shown.owner.clone();
+        shown.reference(&account, 0, testing::Reach::Publishes);
+        let (server, mirror) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        server.take(&shown);
+        mirror.take(&shown);
+        let at = UnixMillis::new(now_ms()).unwrap();
+        let pin = |pin| throughline_store::SetPin { session: shown.session(), pin, at };
+        let kept = throughline_store::Pin { since: at, depth: PinDepth::Payloads };
+        mirror.node.store().run(pin(Some(kept))).unwrap();
+        mirror.meet("server", &server).await;
+        server.until_followed_by(&mirror).await;
+        mirror.node.store().run(pin(None)).unwrap();
+        mirror.network.compare_with("server").await.unwrap();
+        while !server.network.shared.net.followers(owner()).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 struct Handler(Mutex<Vec<Option<Principal>>>);
 
 impl HandoffHandler for Handler {

@@ -1,9 +1,11 @@
 //! One comparison with one peer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use libp2p::PeerId;
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Fault};
@@ -13,7 +15,8 @@ use throughline_protocol::limits;
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::sync::range::Charged;
 use throughline_protocol::wire::chain::{ChainAsk, HeadState, OwnerState};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
 use super::anchor;
 use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, news};
@@ -29,6 +32,12 @@ use crate::sync::shared::Shared;
 
 /// Peers that are compared with at a time.
 const AT_A_TIME: usize = 8;
+/// Strangers among them: a quarter of the places is for known peers.
+const STRANGERS_AT_A_TIME: usize = AT_A_TIME * 3 / 4;
+/// How long a stranger may take to tell its heads, and to send one session; what was adopted by then stays, and the next
+/// comparison goes on after it. A known peer has only to keep moving.
+const STRANGER_TELLS_WITHIN: Duration = Duration::from_secs(60);
+const STRANGER_SENDS_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// How often a comparison that nobody is to blame for is tried again at once; then the timer's turn comes.
 const RETRIES: u32 = 3;
 /// The first pause before that; it doubles.
@@ -53,7 +62,10 @@ pub(in crate::sync) struct Pulls {
     running: Mutex<BTreeMap<PeerId, Next>>,
     /// Who had news of a session while it was being fetched already.
     skipped: Mutex<BTreeSet<(SessionId, PeerId)>>,
-    places: Arc<Semaphore>,
+    places: Semaphore,
+    places_of_strangers: Semaphore,
+    /// Owners whose topics are followed.
+    topics: tokio::sync::Mutex<BTreeSet<Principal>>,
 }
 
 impl Default for Pulls {
@@ -61,7 +73,9 @@ impl Default for Pulls {
         Pulls {
             running: Mutex::default(),
             skipped: Mutex::default(),
-            places: Arc::new(Semaphore::new(AT_A_TIME)),
+            places: Semaphore::new(AT_A_TIME),
+            places_of_strangers: Semaphore::new(STRANGERS_AT_A_TIME),
+            topics: tokio::sync::Mutex::default(),
         }
     }
 }
@@ -102,6 +116,15 @@ impl Pulls {
         BTreeSet::into_iter(these).map(|(_, peer)| peer).collect()
     }
 
+    /// Waits for a place. A stranger waits among strangers first, so that however slow they are, known peers have theirs.
+    async fn place(&self, teller: Teller) -> Place<'_> {
+        let of_strangers = match teller {
+            Teller::Stranger => self.places_of_strangers.acquire().await.ok(),
+            Teller::Known => None,
+        };
+        Place { _of_strangers: of_strangers, _of_all: self.places.acquire().await.ok() }
+    }
+
     /// What is to be compared next; none when the peer is done.
     fn next(&self, peer: PeerId) -> Next {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,6 +136,31 @@ impl Pulls {
     }
 }
 
+/// A place among the comparisons under way, given back when dropped.
+struct Place<'a> {
+    _of_strangers: Option<SemaphorePermit<'a>>,
+    _of_all: Option<SemaphorePermit<'a>>,
+}
+
+/// What is bounded for a stranger; a known peer may take as long as it keeps moving.
+async fn bounded<T>(
+    teller: Teller,
+    most: Duration,
+    act: impl Future<Output = Result<T, PeerFault>>,
+) -> Result<T, PeerFault> {
+    match teller {
+        Teller::Known => act.await,
+        Teller::Stranger => timeout(most, act).await.unwrap_or_else(|_| {
+            let what = format!("expected an end within {} s of a peer that is not known", most.as_secs());
+            Err(PeerFault::nobodys(Code::Timeout, what))
+        }),
+    }
+}
+
+fn teller(shared: &Shared, key: Principal) -> Teller {
+    if shared.parties.knows(key) { Teller::Known } else { Teller::Stranger }
+}
+
 /// Compares with a peer, soon. Asked again meanwhile, it is done once more.
 pub(in crate::sync) fn pull(shared: &Arc<Shared>, peer: PeerId, scope: Scope) {
     if !shared.pulls.begin(peer, scope) {
@@ -122,22 +170,24 @@ pub(in crate::sync) fn pull(shared: &Arc<Shared>, peer: PeerId, scope: Scope) {
     shared.spawn(async move {
         let mut scope = Some(scope);
         while let Some(now) = scope {
-            let places = Arc::clone(&worker.pulls.places);
-            let _place = places.acquire_owned().await;
-            persist(&worker, peer, now).await;
+            let teller = principal_of(&peer).map_or(Teller::Stranger, |key| teller(&worker, key));
+            let _place = worker.pulls.place(teller).await;
+            persist(&worker, peer, teller, now).await;
             scope = worker.pulls.next(peer);
         }
     });
 }
 
 /// Compares; once more after a pause, and again, when the peer only was busy or the line broke.
-async fn persist(shared: &Arc<Shared>, peer: PeerId, scope: Scope) {
+async fn persist(shared: &Arc<Shared>, peer: PeerId, teller: Teller, scope: Scope) {
     for attempt in 0..=RETRIES {
         let Err(fault) = compare(shared, peer, scope).await else { return };
         tracing::debug!(%peer, %fault, attempt, "a comparison ended early");
         match fault.charged {
             Charged::Sender => return shared.net.charge(peer, fault.reject.code).await,
             Charged::Teller => return,
+            // A stranger that was too slow gives its place back; the timer's turn comes.
+            Charged::Nobody if teller == Teller::Stranger && fault.reject.code == Code::Timeout => return,
             Charged::Nobody => {}
         }
         if attempt < RETRIES {
@@ -166,14 +216,24 @@ pub(in crate::sync) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Subscribes to the owners of what is followed.
-async fn follow_topics(shared: &Shared, interest: &Interest) {
-    for state in &interest.owners {
-        if let Err(error) = shared.net.subscribe(state.owner).await {
-            tracing::debug!(owner = state.owner.short(), %error, "a topic is not followed");
+/// What is followed now: the topics of its owners are subscribed to, those of others are left.
+async fn follow_topics(shared: &Shared) -> Answer<Interest> {
+    // Held while it is read: an older reading must not undo a newer one.
+    let mut topics = shared.pulls.topics.lock().await;
+    let interest = shared.on_node(Interest::read).await?;
+    let owners: BTreeSet<Principal> = interest.owners.iter().map(|state| state.owner).collect();
+    for left in topics.difference(&owners) {
+        shared.net.unsubscribe(*left).await;
+    }
+    topics.retain(|owner| owners.contains(owner));
+    for owner in owners {
+        if let Err(error) = shared.net.subscribe(owner).await {
+            tracing::debug!(owner = owner.short(), %error, "a topic is not followed");
             break;
         }
+        topics.insert(owner);
     }
+    Ok(interest)
 }
 
 /// A peer that asked told what it holds of owners: where that differs, it is asked back.
@@ -208,8 +268,7 @@ pub(in crate::sync) async fn notice_digests(
 
 async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(), PeerFault> {
     let Some(key) = principal_of(&peer) else { return Ok(()) };
-    let interest = shared.on_node(Interest::read).await.map_err(|problem| PeerFault::ours(&problem))?;
-    follow_topics(shared, &interest).await;
+    let interest = follow_topics(shared).await.map_err(|problem| PeerFault::ours(&problem))?;
     let worker = Arc::clone(shared);
     let interest = shared.on_node(move |node| interest.towards(&worker, node, peer, key)).await;
     let interest = interest.map_err(|problem| PeerFault::ours(&problem))?;
@@ -220,11 +279,13 @@ async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(),
         let credentials = shared.credentials(peer, interest.own, None).await;
         let credentials = credentials.map_err(|problem| PeerFault::ours(&problem))?;
         let ask = ChainAsk::Heads { owners: std::mem::take(&mut owners), sessions };
-        let told = shared.ask_heads(peer, &credentials, ask).await?;
+        let asking = shared.ask_heads(peer, &credentials, ask);
+        let told = bounded(teller(shared, key), STRANGER_TELLS_WITHIN, asking).await?;
         for theirs in &told.owners {
             let ours = interest.owners.iter().find(|state| state.owner == theirs.owner);
             if ours.is_some_and(|ours| theirs.count > 0 && ours.digest != theirs.digest) {
-                let taken = shared.take_difference(&provider, &credentials, theirs.owner).await;
+                let taking = shared.take_difference(&provider, &credentials, theirs.owner);
+                let taken = bounded(teller(shared, key), STRANGER_TELLS_WITHIN, taking).await;
                 // What the peer is to blame for was charged there.
                 failed = failed.or(taken.err().filter(|fault| fault.charged == Charged::Nobody));
             }
@@ -271,12 +332,15 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     }
     let meaning = shared.on_node(move |node| news(node, session, told)).await;
     let Ok(News::Fetch { owner, depth }) = meaning else { return None };
-    let teller = if shared.parties.knows(provider.key) { Teller::Known } else { Teller::Stranger };
+    let teller = teller(shared, provider.key);
     let (who, is_claim) = ((provider.key, teller), owner.is_some());
     if is_claim && !shared.claims.is_due(who, session, told.cid, Instant::now()) {
         return None;
     }
-    let fetched = shared.follow_up(session, provider.clone(), owner, depth).await;
+    // In a box: what waits for it would be as large.
+    let fetching = Box::pin(shared.follow_up(session, provider.clone(), owner, depth));
+    let fetching = bounded(teller, STRANGER_SENDS_WITHIN, fetching.map(Ok));
+    let fetched = fetching.await.unwrap_or_else(|fault| Err(fault.into()));
     if is_claim {
         judge_claim(shared, provider, who, (session, told.cid), &fetched).await;
     }
@@ -310,12 +374,17 @@ async fn judge_claim(
         Err(problem) if problem.code().fault() == Fault::Local => {}
         Err(problem) => {
             let failed = shared.claims.failed(who, session, head, Instant::now());
-            // Another owner's session is none of this node's business, and no fault of who shows it.
-            if failed == Failed::Charge && !is_foreign(problem.code()) {
+            if failed == Failed::Charge && is_a_fault(problem.code()) {
                 shared.net.charge(provider.peer, problem.code()).await;
             }
         }
     }
+}
+
+/// Whether a peer is to blame for a claim that came to nothing. Another owner's session is none of this node's business, and no
+/// fault of who shows it; a line that is slow or broke is nobody's. Both count for the pause.
+fn is_a_fault(code: Code) -> bool {
+    !is_foreign(code) && !matches!(code, Code::Timeout | Code::Unreachable)
 }
 
 /// Whose session a Ref tells of.
@@ -369,5 +438,45 @@ mod tests {
         assert_eq!(pulls.next(peer), Some(Scope::All));
         assert_eq!(pulls.next(peer), None);
         assert!(pulls.begin(peer, Scope::All));
+    }
+
+    #[tokio::test]
+    async fn strangers_leave_places_for_known_peers() {
+        let pulls = Pulls::default();
+        let mut taken = Vec::new();
+        for _ in 0..STRANGERS_AT_A_TIME {
+            taken.push(pulls.place(Teller::Stranger).await);
+        }
+        assert!(pulls.place(Teller::Stranger).now_or_never().is_none(), "one stranger too many");
+        for _ in STRANGERS_AT_A_TIME..AT_A_TIME {
+            taken.push(pulls.place(Teller::Known).now_or_never().expect("a place for a known peer"));
+        }
+        assert!(pulls.place(Teller::Known).now_or_never().is_none(), "all places are taken");
+        taken.remove(0);
+        assert!(pulls.place(Teller::Stranger).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_that_drips_is_left_and_a_known_peer_is_waited_for() {
+        // Each step takes less than any wait for a single frame; there is no end to them, or one that is late.
+        let drip = async |steps: u32| {
+            for _ in 0..steps {
+                tokio::time::sleep(Duration::from_secs(9)).await;
+            }
+            Ok::<_, PeerFault>(())
+        };
+        let most = STRANGER_TELLS_WITHIN;
+        let fault = bounded(Teller::Stranger, most, drip(u32::MAX)).await.unwrap_err();
+        assert_eq!((fault.reject.code, fault.charged), (Code::Timeout, Charged::Nobody));
+        assert_eq!(bounded(Teller::Stranger, most, drip(6)).await, Ok(()));
+        assert_eq!(bounded(Teller::Known, most, drip(60)).await, Ok(()));
+    }
+
+    #[test]
+    fn nobody_is_charged_for_a_slow_line_or_for_the_session_of_another() {
+        for code in [Code::Timeout, Code::Unreachable, Code::Refused] {
+            assert!(!is_a_fault(code), "{code}");
+        }
+        assert!(is_a_fault(Code::SyncUnsolicited) && is_a_fault(Code::CapMissing));
     }
 }
