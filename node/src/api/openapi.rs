@@ -107,7 +107,7 @@ pub const ROUTES: &[Route] = &[
         "Check a file of evidence and keep it; what it shows is judged with all that is held",
     ),
     get("/v1/control", &["owner"], "Capabilities, tombstones and Refs of an owner"),
-    get("/v1/capabilities", &["delegate", "state"], "Grants and what became of them"),
+    get("/v1/capabilities", &["delegate", "session", "state"], "Grants and what became of them"),
     write("/v1/capabilities", CBOR, "Take an owner-signed capability"),
     write("/v1/tombstones", CBOR, "Take an owner-signed tombstone"),
     post("/v1/tombstones/preview", JSON, "What a revocation would keep and cut"),

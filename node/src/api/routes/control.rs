@@ -9,14 +9,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use throughline_protocol::block::Decoded;
-use throughline_protocol::control::Control;
+use throughline_protocol::control::{Capability, Control, Grant};
 use throughline_protocol::fork::Controls;
-use throughline_protocol::id::{Cid, Codec, HashKind, Principal};
+use throughline_protocol::id::{Cid, Codec, HashKind, Principal, SessionId};
 
 use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
-use crate::core::{ControlKind, Keeping, Revoke, controls_of, shape};
+use crate::core::{ControlKind, Keeping, Revoke, Standing, controls_of, shape, standing};
 use throughline_protocol::code::Code;
 
 pub(super) fn routes() -> Router<App> {
@@ -84,10 +84,12 @@ async fn preview(State(app): State<App>, input::Whole(body): input::Whole) -> An
 
 async fn grants(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
     let delegate: Option<Principal> = input::maybe(&query, "delegate")?;
+    let session: Option<SessionId> = input::maybe(&query, "session")?;
     let state = query.get("state").cloned();
     app.act(move |node| {
         let reader = node.reader()?;
         let aliases = shape::aliases(&reader)?;
+        let within = session.map(|session| standing(&reader, session)).transpose()?;
         let mut items = Vec::new();
         for (owner, _) in reader.owners()? {
             let controls = controls_of(&reader, owner, None)?;
@@ -96,7 +98,8 @@ async fn grants(State(app): State<App>, query: input::Query) -> Answer<Json<Valu
                 let revoked = controls.revoked_by(&cid, owner);
                 let word = if revoked.is_some() { "revoked" } else { "active" };
                 let fits = delegate.is_none_or(|delegate| capability.delegate == delegate)
-                    && state.as_deref().is_none_or(|state| state == word);
+                    && state.as_deref().is_none_or(|state| state == word)
+                    && within.as_ref().is_none_or(|within| reaches(capability, within));
                 if fits {
                     items.push(json!({
                         "cid": cid.to_string(), "owner": owner.to_string(),
@@ -115,6 +118,13 @@ async fn grants(State(app): State<App>, query: input::Query) -> Answer<Json<Valu
     })
     .await
     .map(Json)
+}
+
+/// Whether a grant is one of the session's owner that covers its agent or itself.
+fn reaches(capability: &Capability, session: &Standing) -> bool {
+    let row = &session.row;
+    let covers = |grant: Grant| grant.owner == row.owner && grant.covers(row.session, session.state.agent());
+    capability.grant().is_ok_and(covers)
 }
 
 async fn of_owner(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {

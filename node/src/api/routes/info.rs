@@ -6,16 +6,19 @@ use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use throughline_protocol::code::Code;
 use throughline_protocol::id::SessionId;
 use throughline_protocol::ticket::{PeerTicket, Ticket};
+use throughline_store::Damage;
 
-use crate::api::error::{Answer, Problem};
+use crate::api::error::Answer;
 use crate::api::{App, openapi};
 use crate::core::{Node, cids_of_damaged, need_session, shape};
 use crate::sync::{BlobsCame, PeerView};
 
 use super::input;
+
+/// Damaged blobs that are asked for and put back at a time: as many are in memory, 2 MiB each at most.
+const MENDED_AT_A_TIME: usize = 64;
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -159,13 +162,7 @@ async fn fsck(
     if body["repair"] != true {
         return app.act(Node::fsck).await.map(Json);
     }
-    let from: Vec<String> = match &body["from"] {
-        Value::Null => Vec::new(),
-        Value::Array(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
-            return Err(Problem::new(Code::ApiBody, "expected an array in `from`"));
-        }
-    };
+    let from = input::names(&body, "from")?;
     let mut answer = app.act(Node::fsck).await?;
     answer["before"] = answer["problemCount"].take();
     if input::flag(&query, "dryRun") {
@@ -186,12 +183,19 @@ async fn repair(app: &App, from: &[String]) -> Answer<Value> {
     let by_owner = app.act(Node::damaged).await?;
     for (owner, damaged) in by_owner {
         asked += damaged.len();
-        let came = match app.node().network() {
-            Some(network) => network.blobs(from, owner, cids_of_damaged(&damaged)).await?,
-            None => BlobsCame::default(),
-        };
-        peers.extend(came.from.clone());
-        mended += app.act(move |node| node.mend(&damaged, &came)).await?;
+        let mut left = damaged.into_iter();
+        loop {
+            let part: BTreeSet<Damage> = left.by_ref().take(MENDED_AT_A_TIME).collect();
+            if part.is_empty() {
+                break;
+            }
+            let came = match app.node().network() {
+                Some(network) => network.blobs(from, owner, cids_of_damaged(&part)).await?,
+                None => BlobsCame::default(),
+            };
+            peers.extend(came.from.clone());
+            mended += app.act(move |node| node.mend(&part, &came)).await?;
+        }
     }
     if asked == 0 {
         // The index and the counters, which nobody else has.

@@ -114,6 +114,34 @@ pub(super) fn need<T: FromStr>(body: &Value, name: &str) -> Answer<T> {
     field(body, name)?.ok_or_else(|| Problem::new(Code::ApiBody, format!("the body needs `{name}`")))
 }
 
+/// An array of text in a JSON body; none if it is not there. Nothing in it is passed over: an empty list may mean everybody.
+pub(super) fn names(body: &Value, name: &str) -> Answer<Vec<String>> {
+    let wrong = |got: String| {
+        Problem::new(Code::ApiBody, format!("expected an array of text in `{name}`, got {got}"))
+    };
+    let value = &body[name];
+    if value.is_null() {
+        return Ok(Vec::new());
+    }
+    let items = value.as_array().ok_or_else(|| wrong(kind_of(value).to_owned()))?;
+    let text_of = |item: &Value| {
+        let text = item.as_str().map(str::to_owned);
+        text.ok_or_else(|| wrong(format!("{} in it", kind_of(item))))
+    };
+    items.iter().map(text_of).collect()
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
 fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(60).collect()
 }

@@ -173,10 +173,7 @@ fn event(name: &str, data: &Value) -> String {
 
 fn fetch_request(value: &Value) -> Answer<FetchRequest> {
     let session: SessionId = input::need(value, "session")?;
-    let no_array = || Problem::new(Code::ApiBody, "expected an array in `from`");
-    let from = Some(&value["from"]).filter(|from| !from.is_null());
-    let from = from.map(|from| from.as_array().ok_or_else(no_array)).transpose()?;
-    let from = from.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+    let from = input::names(value, "from")?;
     let payloads = match value["payloads"].as_str() {
         None | Some("referenced") => Wanted::Referenced,
         Some("none") => Wanted::None,

@@ -1,12 +1,19 @@
+use std::collections::BTreeSet;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use throughline_protocol::block::Signed;
+use throughline_protocol::control::{Control, Role};
+use throughline_protocol::testing::{self, SessionBuilder};
+use throughline_protocol::verify::Prechecked;
 use tower::ServiceExt as _;
 
 use crate::api::openapi::ROUTES;
 use crate::api::{App, router};
 use crate::config::{Config, Overrides};
-use crate::core::Node;
+use crate::core::{Arrived, Node};
 use crate::dirs::{Dirs, Environment};
 use crate::keys::NodeKeys;
 
@@ -74,4 +81,70 @@ async fn a_path_with_escapes_is_refused_as_a_problem() {
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert!(String::from_utf8_lossy(&body).contains("\"code\":\"E_API_PATH\""), "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_that_are_not_named_by_text_are_not_everybody() {
+    let home = tempfile::tempdir().unwrap();
+    let node = node(home.path());
+    let router = router(App::new(node.clone()), None);
+    let session = "bafyreicbynj3udcjhjrmyvtz45sm4gaao6x5zev3nrpr6sadtx7ab53bty";
+    for (path, mut body) in
+        [("/v1/fsck", json!({"repair": true})), ("/v1/fetch", json!({"session": session}))]
+    {
+        for (from, got) in [
+            (json!([1]), "a number in it"),
+            (json!(["server-a", null]), "null in it"),
+            (json!({"peer": "server-a"}), "an object"),
+            (json!("server-a"), "text"),
+        ] {
+            body["from"] = from;
+            let request = Request::post(path).header("content-type", "application/json");
+            let request = request.body(Body::from(body.to_string())).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            let problem: Value = serde_json::from_slice(&bytes).unwrap();
+            let detail = format!("expected an array of text in `from`, got {got}");
+            assert_eq!(
+                (&problem["code"], &problem["detail"]),
+                (&json!("E_API_BODY"), &json!(detail)),
+                "{path}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grants_of_a_session_are_its_owners_and_cover_it() {
+    let home = tempfile::tempdir().unwrap();
+    let node = node(home.path());
+    let builder = SessionBuilder::new("granted");
+    let genesis = &builder.entries()[0];
+    let entries = vec![Prechecked::of(genesis.entry.clone(), genesis.payload.clone()).unwrap()];
+    let controls = builder.controls().to_vec();
+    node.take_in(builder.session(), Arrived { entries, controls, ..Arrived::default() }).unwrap();
+    let delegate = testing::key("next").principal();
+    let granted = |owner: &str, path: Option<&str>| {
+        testing::capability(&testing::key(owner), delegate, Role::Writer, path)
+    };
+    // The session's agent is `/scout` of the account.
+    let fitting = [granted("account", Some("/scout")), granted("account", Some(&builder.session().path()))];
+    let others = [granted("account", Some("/other")), granted("somebody else", None)];
+    node.take_controls(fitting.iter().chain(&others).cloned().collect()).unwrap();
+    let router = router(App::new(node.clone()), None);
+    let listed = async |query: String| {
+        let path = format!("/v1/capabilities?delegate={delegate}{query}");
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let answer: Value = serde_json::from_slice(&bytes).unwrap();
+        let cids =
+            answer["items"].as_array().unwrap().iter().map(|item| item["cid"].as_str().unwrap().to_owned());
+        cids.collect::<BTreeSet<String>>()
+    };
+    let cids = |grants: &[Signed<Control>]| {
+        grants.iter().map(|grant| grant.cid().cid().to_string()).collect::<BTreeSet<String>>()
+    };
+    assert_eq!(listed(format!("&session={}", builder.session())).await, cids(&fitting));
+    assert_eq!(listed(String::new()).await.len(), fitting.len() + others.len());
 }

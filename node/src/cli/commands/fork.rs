@@ -119,7 +119,7 @@ fn keep(ctx: &Context, args: &ForkArgs, session: &str, branch: &str, to: &str) -
     let shown = api.get(&format!("/v1/sessions/{session}/fork"))?;
     let branch = branch_named(&shown, branch)?;
     let peer = resolve::peer(&api, to)?;
-    let grant = grant_of(&api, &peer.principal.to_string(), to)?;
+    let grant = grant_of(&api, session, &peer.principal.to_string(), to)?;
     let mut preview = page(&shown);
     let (seq, name) = (view::number(branch, "/seq"), format::short(view::text(branch, "/head")));
     preview.plain(format!("{to} goes on from {name}, seq {seq}; the other branches stay as evidence"));
@@ -171,15 +171,19 @@ fn branch_named<'a>(shown: &'a Value, name: &str) -> Answer<&'a Value> {
     }
 }
 
-/// The live writer grant of the next holder.
-fn grant_of(api: &Api<'_>, principal: &str, name: &str) -> Answer<String> {
-    let query = [("delegate", Some(principal)), ("state", Some("active"))];
+/// A live writer grant of the next holder, by the session's owner and for this session.
+fn grant_of(api: &Api<'_>, session: SessionId, principal: &str, name: &str) -> Answer<String> {
+    let id = session.to_string();
+    let query = [("delegate", Some(principal)), ("session", Some(id.as_str())), ("state", Some("active"))];
     let granted = api.get(&view::path("/v1/capabilities", &query))?;
     let is_writer = |item: &&Value| view::text(item, "/role") == "agent-session-writer";
     let found = view::items(&granted, "/items").iter().find(is_writer);
     found.map(|item| view::text(item, "/cid").to_owned()).ok_or_else(|| {
-        Problem::new(Code::CapMissing, format!("expected a writer grant of {name}, found none"))
-            .hint(format!("throughline grant {name}"))
+        Problem::new(
+            Code::CapMissing,
+            format!("expected a writer grant of {name} that covers {}, found none", session.short()),
+        )
+        .hint(format!("throughline grant {name}"))
     })
 }
 
@@ -245,17 +249,28 @@ fn import(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
         (false, false) => Mark::Done,
     };
     page.mark(mark, line(&answer));
-    let (from, to) = (view::text(&answer, "/from"), view::text(&answer, "/verdict"));
-    page.plain(match (from, to) {
-        ("", _) => "the session is not held here; its evidence is kept until it comes".to_owned(),
-        (from, to) if from == to => format!("verdict {to}, as before"),
-        (from, to) => format!("verdict {from} before, {to} now"),
-    });
+    page.plain(became(&answer));
     if let Some(detail) = view::at(&answer, "/waits/detail").as_str() {
         page.mark(Mark::Note, format!("its entries wait: {detail}"));
     }
     page.plain(format!("session {}", view::text(&answer, "/session")));
     Ok(Outcome::done(answer, page))
+}
+
+/// What a file of evidence changed.
+fn became(answer: &Value) -> String {
+    let (from, to) = (view::text(answer, "/from"), view::text(answer, "/verdict"));
+    match (from, to) {
+        _ if view::flag(answer, "/void") => {
+            format!("nothing that is held is cut as it says, so it is not kept; verdict {to}")
+        }
+        ("", _) if view::flag(answer, "/stored") => {
+            "the session is not held here; its evidence is kept until it comes".to_owned()
+        }
+        ("", _) => "the session is not held here; nothing was kept".to_owned(),
+        (from, to) if from == to => format!("verdict {to}, as before"),
+        (from, to) => format!("verdict {from} before, {to} now"),
+    }
 }
 
 fn page(answer: &Value) -> Page {
@@ -352,6 +367,22 @@ mod tests {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
         assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn what_evidence_changed_is_told_as_it_is() {
+        for (answer, told) in [
+            (json!({"from": null, "verdict": null, "stored": true}), "kept until it comes"),
+            (json!({"from": null, "verdict": null, "stored": false}), "nothing was kept"),
+            (
+                json!({"from": "valid", "verdict": "valid", "stored": false, "void": true}),
+                "so it is not kept",
+            ),
+            (json!({"from": "valid", "verdict": "valid", "stored": true}), "verdict valid, as before"),
+            (json!({"from": "valid", "verdict": "forked", "stored": true}), "valid before, forked now"),
+        ] {
+            assert!(became(&answer).contains(told), "{}", became(&answer));
+        }
     }
 
     #[test]

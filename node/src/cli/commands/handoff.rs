@@ -71,7 +71,10 @@ struct Drive<'a> {
 /// Begins, resumes, aborts or looks.
 pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
     if args.to.is_none() && !matches!(args.source.as_str(), "auto" | "offline") {
-        let detail = format!("expected --source auto or offline beside this, got {:?}", args.source);
+        let detail = format!(
+            "expected --source auto or offline with --resume, --abort or --status, got {:?}; a peer is named with --to",
+            args.source
+        );
         return Err(refusal::usage(detail));
     }
     let api = ctx.api_with_network()?;
