@@ -95,9 +95,7 @@ impl Node {
     ) -> Answer<()> {
         let reader = self.reader()?;
         let row = need_session(&reader, session)?;
-        let mut side = evidence(&reader, session)?;
-        let (last, root) = root_of(&row, &side);
-        keep_connected(&reader, session, last, &mut side)?;
+        let Extent { last, root, side } = extent(&reader, &row, evidence(&reader, session)?)?;
         let mut export = Export {
             reader: &reader,
             words: if with_payloads { Words::Included } else { Words::LeftOut },
@@ -203,13 +201,36 @@ impl Taker for Adopting<'_> {
     }
 }
 
-/// Where an export ends: the head. In dispute there is none: then the deepest entry of all that is disputed.
-fn root_of(row: &SessionRow, evidence: &[SideEntry]) -> (Seq, EntryCid) {
+/// What a file holds.
+struct Extent {
+    /// Through which seq of the chain.
+    last: Seq,
+    root: EntryCid,
+    /// The evidence, ascending by seq, then by CID.
+    side: Vec<SideEntry>,
+}
+
+/// The evidence that stands on what is written, and the root among what is left of it: the root has to be in the file.
+fn extent(reader: &Reader, row: &SessionRow, mut side: Vec<SideEntry>) -> Answer<Extent> {
+    keep_connected(reader, row.session, end_of(row).0, &mut side)?;
+    let (last, root) = root_of(row, &side);
+    Ok(Extent { last, root, side })
+}
+
+/// Where the chain that is written ends: the head. In dispute there is none: then the tip.
+fn end_of(row: &SessionRow) -> (Seq, EntryCid) {
     let tip = (row.tip.seq, row.tip.cid);
-    if matches!(row.summary.verdict.as_str(), "forked" | "frozen") {
-        return evidence.iter().map(|side| (side.seq, side.cid)).fold(tip, std::cmp::Ord::max);
-    }
-    row.summary.head.map_or(tip, |head| (head.seq, head.cid))
+    if is_disputed(row) { tip } else { row.summary.head.map_or(tip, |head| (head.seq, head.cid)) }
+}
+
+/// What the file names as its root: where the chain ends, in dispute the deepest entry of all that is disputed.
+fn root_of(row: &SessionRow, evidence: &[SideEntry]) -> (Seq, EntryCid) {
+    let beside = evidence.iter().filter(|_| is_disputed(row)).map(|side| (side.seq, side.cid));
+    beside.fold(end_of(row), std::cmp::Ord::max)
+}
+
+fn is_disputed(row: &SessionRow) -> bool {
+    matches!(row.summary.verdict.as_str(), "forked" | "frozen")
 }
 
 /// Entries beside the chain that tell why it ends as it does, ascending by seq, then by CID.
@@ -347,3 +368,7 @@ impl Export<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "car_tests.rs"]
+mod tests;
