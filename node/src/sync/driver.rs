@@ -36,11 +36,12 @@ async fn act(shared: &Arc<Shared>, places: &Arc<Semaphore>, event: NetEvent) {
     match event {
         NetEvent::Connected(peer) => {
             shared.contacts.heard(peer.principal);
-            follow::pull(shared, peer.peer, Scope::All);
+            follow::hint(shared, peer.peer, Scope::All);
         }
         NetEvent::Disconnected { peer } => {
             if let Some(key) = crate::net::principal_of(&peer) {
                 shared.contacts.left(key);
+                follow::left(shared, key);
             }
         }
         NetEvent::Listening(addr) => tracing::info!(%addr, "listening"),

@@ -38,12 +38,12 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
     let answer = shared.ask_append(peer, &request).await?;
     match answer {
         AppendAnswer::Accepted(accepted) => {
-            follow::pull(shared, peer, Scope::Session(session));
+            follow::hint(shared, peer, Scope::Session(session));
             accepted_answer(append, accepted).map(Some)
         }
         AppendAnswer::Conflict { base, between } => {
             // Whoever signs again needs what came between.
-            follow::pull(shared, peer, Scope::Session(session));
+            follow::hint(shared, peer, Scope::Session(session));
             Err(conflict(append, &base, &between)?)
         }
         AppendAnswer::Error(error) => {

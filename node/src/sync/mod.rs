@@ -1,4 +1,4 @@
-//! Sessions over the network: what is served to whom, what is fetched, what is followed. `docs/PROTOCOL.md` §Network, §Streams.
+//! Sessions over the network: what is served to whom, what is fetched, what is followed. `docs/PROTOCOL.md` §Streams.
 //!
 //! ```text
 //!   net ──Incoming─▶ serve ─▶ policy ─▶ store reader            never enters what fetches
@@ -12,7 +12,6 @@
 //! waits for a peer while it holds a lock, and every blocking act of the node runs on a thread of its own.
 
 mod ask;
-mod claims;
 mod contacts;
 mod dialer;
 mod driver;
@@ -162,7 +161,7 @@ impl Network {
     pub async fn fetch_counted(&self, request: FetchRequest, tally: Arc<Tally>) -> Answer<Fetched> {
         let session = request.session;
         let fetched = self.shared.fetch(request, tally).await;
-        follow::resume(&self.shared, session);
+        follow::settled(&self.shared, session);
         fetched
     }
 
@@ -271,7 +270,7 @@ impl Network {
     /// `E_PEER_UNKNOWN`, `E_UNREACHABLE`.
     pub async fn compare_with(&self, who: &str) -> Answer<()> {
         let peer = self.shared.connect(who).await?;
-        follow::pull(&self.shared, peer, follow::Scope::All);
+        follow::hint(&self.shared, peer, follow::Scope::All);
         Ok(())
     }
 

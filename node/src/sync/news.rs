@@ -172,7 +172,7 @@ async fn act(shared: &Arc<Shared>, from: PeerId, owner: Principal, announcement:
     let taken = shared.on_node(move |node| take(node, owner, announcement)).await;
     match taken {
         Ok(Todo::Nothing) => {}
-        Ok(Todo::Pull(session)) => follow::pull(shared, from, Scope::Session(session)),
+        Ok(Todo::Pull(session)) => follow::hint(shared, from, Scope::Session(session)),
         Err(problem) => tracing::debug!(%from, %problem, "an announcement came to nothing"),
     }
 }

@@ -1,4 +1,4 @@
-//! What a session's Refs publish. `docs/PROTOCOL.md` R-CL-2, §Refs.
+//! What a session's Refs publish. `docs/PROTOCOL.md` R-CL-2, §Control blobs.
 //!
 //! An owner's or a live device's Ref without `visibility` publishes its head and that head's ancestors, unless the class in force at
 //! the head is confidential; the holder's does where that class is public. Everything newer than the highest such head

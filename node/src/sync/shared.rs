@@ -11,9 +11,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::claims::Claims;
 use super::contacts::Contacts;
-use super::follow::{Anchors, Outbox, Pulls};
+use super::follow::{Anchors, Asking, Outbox, Topics};
 use super::parties::Parties;
 use super::policy::Targets;
 use super::published::Classes;
@@ -63,9 +62,9 @@ pub(super) struct Shared {
     pub(super) classes: Classes,
     pub(super) moves: OnceLock<Arc<dyn HandoffHandler>>,
     pub(super) outbox: Outbox,
-    pub(super) pulls: Pulls,
+    pub(super) asking: Asking,
+    pub(super) topics: Topics,
     pub(super) parties: Parties,
-    pub(super) claims: Claims,
     pub(super) anchors: Anchors,
     pub(super) evidence: super::evidence::Told,
     pub(super) book_changed: Notify,
@@ -85,9 +84,9 @@ impl Shared {
             classes: Classes::default(),
             moves: OnceLock::new(),
             outbox: Outbox::default(),
-            pulls: Pulls::default(),
+            asking: Asking::default(),
+            topics: Topics::default(),
             parties: Parties::default(),
-            claims: Claims::default(),
             anchors: Anchors::default(),
             evidence: super::evidence::Told::default(),
             book_changed: Notify::new(),

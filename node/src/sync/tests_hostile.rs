@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::Note;
+use throughline_protocol::sync::engine::{Standing, Weight};
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::ticket::{PeerTicket, Ticket};
 use throughline_protocol::wire::chain::{ChainAnswer, EntryItem};
 
-use super::claims::Teller;
 use super::testbench::*;
 use super::*;
 
@@ -216,9 +216,9 @@ async fn what_a_stranger_claims_in_vain_is_looked_at_once() {
             panic!("a peer's ticket")
         };
         let shared = &desktop.network.shared;
-        let (who, head) = ((peer, Teller::Stranger), builder.head().entry.cid());
+        let (who, head) = ((peer, Standing::Stranger), builder.head().entry.cid());
         desktop.network.compare_with(&ticket).await.unwrap();
-        while shared.claims.is_due(who, builder.session(), head, Instant::now()) {
+        while shared.asking.weigh(who, builder.session(), head) == Weight::Fetch {
             tokio::task::yield_now().await;
         }
         // Comparisons with one peer come one after the other: when the second has heard the head again, the first is over.

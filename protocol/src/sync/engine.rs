@@ -1,5 +1,5 @@
 //! Whom to compare heads with, when and how many at once, and which of the heads that are told are worth a transfer.
-//! `docs/PROTOCOL.md` R-FI-5, R-FI-7.
+//! `docs/PROTOCOL.md` R-FI-5, R-FI-6.
 //!
 //! ```text
 //!  connected, timer, announcement ─▶ Hint ─▶ waits for a place ─▶ Compare ─▶ Compared ─▶ done, or once more

@@ -1,4 +1,4 @@
-//! Bringing a session here, or judging it without keeping it. `docs/PROTOCOL.md` §Chain sync.
+//! Bringing a session here, or judging it without keeping it. `docs/PROTOCOL.md` §Streams.
 //!
 //! ```text
 //!  providers ─heads─▶ the head to go for ─control─▶ ─range─▶ frames on all cores ─▶ place ─▶ Adopt | Audit
@@ -221,10 +221,7 @@ impl Shared {
     ) -> Answer<FollowedUp> {
         let turn = self.turn_of(session);
         // Somebody fetches it already; then this peer is asked again.
-        let Ok(_turn) = turn.try_lock() else {
-            self.pulls.skip(session, from.peer);
-            return Ok(FollowedUp::Busy);
-        };
+        let Ok(_turn) = turn.try_lock() else { return Ok(FollowedUp::Busy) };
         let idle = self.node()?.config().limits.idle_timeout;
         let held = self.on_node(move |node| owner_state(node, session)).await?;
         let answers = self.heads_of(session, vec![from], held, idle).await;

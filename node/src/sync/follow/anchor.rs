@@ -1,5 +1,5 @@
 //! A device anchors what it adopts: a private Ref at the head, so that no later revocation cuts it. At most one a minute a
-//! session. `docs/PROTOCOL.md` §Revocation.
+//! session. `docs/PROTOCOL.md` §Selection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,5 @@
 //! Telling others: a new head after a commit, a handoff, a revocation. Public sessions on the owner's topic; everything else
-//! directly, to connected peers that proved who they are and may read it. `docs/PROTOCOL.md` §Announcement.
+//! directly, to connected peers that proved who they are and may read it. `docs/PROTOCOL.md` §Announcements, tickets, files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

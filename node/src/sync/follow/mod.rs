@@ -1,8 +1,8 @@
 //! Keeping up: heads and control blobs are compared with connected peers, on connecting, on a timer and when somebody tells
-//! news. `docs/PROTOCOL.md` §Network.
+//! news. `docs/PROTOCOL.md` §Streams.
 //!
 //! ```text
-//!  connected, timer, announcement ─▶ pull(peer) ─heads─▶ owners that differ ─▶ control blobs ─▶ judged again
+//!  connected, timer, announcement ─▶ hint(peer) ─heads─▶ owners that differ ─▶ control blobs ─▶ judged again
 //!                                                    └─▶ heads that are news ─▶ fetch ─▶ anchor, announce
 //! ```
 //!
@@ -11,11 +11,14 @@
 
 mod anchor;
 mod announce;
+mod asking;
 mod interest;
 mod pull;
 
 pub(super) use anchor::Anchors;
 pub use announce::Told;
 pub(super) use announce::{Outbox, run as run_announcer, tell_controls};
+pub(super) use asking::{Asking, hint, left, settled};
 pub(super) use interest::{follows_owner, is_kept};
-pub(super) use pull::{Pulls, Scope, notice_digests, pull, resume, run as run_pulse};
+pub(super) use pull::{Topics, notice_digests, run as run_pulse};
+pub(super) use throughline_protocol::sync::engine::Scope;

@@ -1,9 +1,9 @@
 //! One comparison with one peer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use libp2p::PeerId;
@@ -13,193 +13,62 @@ use throughline_protocol::control::Control;
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
 use throughline_protocol::limits;
 use throughline_protocol::sign::VerifyingKeys;
+use throughline_protocol::sync::engine::{End, Input, Scope, Standing, Weight};
 use throughline_protocol::sync::range::Charged;
 use throughline_protocol::wire::chain::{ChainAsk, HeadState, OwnerState};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::anchor;
+use super::asking::{busy, feed, hint, settled, standing};
 use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, news};
 use crate::api::error::Answer;
 use crate::core::Node;
-use crate::net::principal_of;
-use crate::sync::claims::{Failed, Teller};
 use crate::sync::contacts::Taken;
 use crate::sync::evidence;
 use crate::sync::fault::PeerFault;
 use crate::sync::fetch::{FollowedUp, Provider, mark_of};
 use crate::sync::shared::Shared;
 
-/// Peers that are compared with at a time.
-const AT_A_TIME: usize = 8;
-/// Strangers among them: a quarter of the places is for known peers.
-const STRANGERS_AT_A_TIME: usize = AT_A_TIME * 3 / 4;
 /// How long a stranger may take to tell its heads, and to send one session; what was adopted by then stays, and the next
 /// comparison goes on after it. A known peer has only to keep moving.
 const STRANGER_TELLS_WITHIN: Duration = Duration::from_secs(60);
 const STRANGER_SENDS_WITHIN: Duration = Duration::from_secs(5 * 60);
-/// How often a comparison that nobody is to blame for is tried again at once; then the timer's turn comes.
-const RETRIES: u32 = 3;
-/// The first pause before that; it doubles.
-const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Peers that wait for a fetch to end; beyond it the timer's comparison finds what they have.
-const SKIPPED_MAX: usize = 4_096;
-
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sync) enum Scope {
-    /// Everything that is followed.
-    All,
-    /// One session, and its owner's control blobs.
-    Session(SessionId),
-}
-
-/// What is still to be compared with a peer when the comparison under way ends.
-type Next = Option<Scope>;
-
-/// Comparisons under way: one a peer, and at most one more that waits.
-pub(in crate::sync) struct Pulls {
-    running: Mutex<BTreeMap<PeerId, Next>>,
-    /// Who had news of a session while it was being fetched already.
-    skipped: Mutex<BTreeSet<(SessionId, PeerId)>>,
-    places: Semaphore,
-    places_of_strangers: Semaphore,
-    /// Owners whose topics are followed.
-    topics: tokio::sync::Mutex<BTreeSet<Principal>>,
-}
-
-impl Default for Pulls {
-    fn default() -> Self {
-        Pulls {
-            running: Mutex::default(),
-            skipped: Mutex::default(),
-            places: Semaphore::new(AT_A_TIME),
-            places_of_strangers: Semaphore::new(STRANGERS_AT_A_TIME),
-            topics: tokio::sync::Mutex::default(),
-        }
-    }
-}
-
-impl Pulls {
-    /// Whether the caller is to run it; else it is remembered.
-    fn begin(&self, peer: PeerId, scope: Scope) -> bool {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        match running.get_mut(&peer) {
-            None => {
-                running.insert(peer, None);
-                true
-            }
-            Some(next) => {
-                // Two different things wait: everything covers both.
-                *next = match *next {
-                    None => Some(scope),
-                    Some(held) if held == scope => Some(held),
-                    Some(_) => Some(Scope::All),
-                };
-                false
-            }
-        }
-    }
-
-    /// The peer has news of a session that is being fetched: it is asked again when that is done.
-    pub(in crate::sync) fn skip(&self, session: SessionId, peer: PeerId) {
-        let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
-        if skipped.len() < SKIPPED_MAX {
-            skipped.insert((session, peer));
-        }
-    }
-
-    fn take_skipped(&self, session: SessionId) -> Vec<PeerId> {
-        let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
-        let (these, others) = std::mem::take(&mut *skipped).into_iter().partition(|(of, _)| *of == session);
-        *skipped = others;
-        BTreeSet::into_iter(these).map(|(_, peer)| peer).collect()
-    }
-
-    /// Waits for a place. A stranger waits among strangers first, so that however slow they are, known peers have theirs.
-    async fn place(&self, teller: Teller) -> Place<'_> {
-        let of_strangers = match teller {
-            Teller::Stranger => self.places_of_strangers.acquire().await.ok(),
-            Teller::Known => None,
-        };
-        Place { _of_strangers: of_strangers, _of_all: self.places.acquire().await.ok() }
-    }
-
-    /// What is to be compared next; none when the peer is done.
-    fn next(&self, peer: PeerId) -> Next {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = running.get_mut(&peer).and_then(Option::take);
-        if next.is_none() {
-            running.remove(&peer);
-        }
-        next
-    }
-}
-
-/// A place among the comparisons under way, given back when dropped.
-struct Place<'a> {
-    _of_strangers: Option<SemaphorePermit<'a>>,
-    _of_all: Option<SemaphorePermit<'a>>,
-}
+/// Owners whose topics are followed.
+#[derive(Default)]
+pub(in crate::sync) struct Topics(tokio::sync::Mutex<BTreeSet<Principal>>);
 
 /// What is bounded for a stranger; a known peer may take as long as it keeps moving.
 async fn bounded<T>(
-    teller: Teller,
+    standing: Standing,
     most: Duration,
     act: impl Future<Output = Result<T, PeerFault>>,
 ) -> Result<T, PeerFault> {
-    match teller {
-        Teller::Known => act.await,
-        Teller::Stranger => timeout(most, act).await.unwrap_or_else(|_| {
+    match standing {
+        Standing::Known => act.await,
+        Standing::Stranger => timeout(most, act).await.unwrap_or_else(|_| {
             let what = format!("expected an end within {} s of a peer that is not known", most.as_secs());
             Err(PeerFault::nobodys(Code::Timeout, what))
         }),
     }
 }
 
-fn teller(shared: &Shared, key: Principal) -> Teller {
-    if shared.parties.knows(key) { Teller::Known } else { Teller::Stranger }
-}
-
-/// Compares with a peer, soon. Asked again meanwhile, it is done once more.
-pub(in crate::sync) fn pull(shared: &Arc<Shared>, peer: PeerId, scope: Scope) {
-    if !shared.pulls.begin(peer, scope) {
-        return;
-    }
-    let worker = Arc::clone(shared);
-    shared.spawn(async move {
-        let mut scope = Some(scope);
-        while let Some(now) = scope {
-            let teller = principal_of(&peer).map_or(Teller::Stranger, |key| teller(&worker, key));
-            let _place = worker.pulls.place(teller).await;
-            persist(&worker, peer, teller, now).await;
-            scope = worker.pulls.next(peer);
+/// Compares, and says how that ended.
+pub(super) async fn compare(shared: &Arc<Shared>, peer: PeerId, key: Principal, scope: Scope) -> End {
+    let Err(fault) = compare_all(shared, peer, key, scope).await else { return End::Done };
+    tracing::debug!(%peer, %fault, "a comparison ended early");
+    match fault.charged {
+        Charged::Sender => {
+            shared.net.charge(peer, fault.reject.code).await;
+            End::Done
         }
-    });
-}
-
-/// Compares; once more after a pause, and again, when the peer only was busy or the line broke.
-async fn persist(shared: &Arc<Shared>, peer: PeerId, teller: Teller, scope: Scope) {
-    for attempt in 0..=RETRIES {
-        let Err(fault) = compare(shared, peer, scope).await else { return };
-        tracing::debug!(%peer, %fault, attempt, "a comparison ended early");
-        match fault.charged {
-            Charged::Sender => return shared.net.charge(peer, fault.reject.code).await,
-            Charged::Teller => return,
-            // A stranger that was too slow gives its place back; the timer's turn comes.
-            Charged::Nobody if teller == Teller::Stranger && fault.reject.code == Code::Timeout => return,
-            Charged::Nobody => {}
+        Charged::Teller => End::Done,
+        // A stranger that was too slow does not get its place again at once; the timer's turn comes.
+        Charged::Nobody
+            if fault.reject.code == Code::Timeout && standing(shared, key) == Standing::Stranger =>
+        {
+            End::Done
         }
-        if attempt < RETRIES {
-            tokio::time::sleep(RETRY_AFTER * (1 << attempt)).await;
-        }
-    }
-}
-
-/// A fetch of a session is done: whoever had news of it meanwhile is asked again.
-pub(in crate::sync) fn resume(shared: &Arc<Shared>, session: SessionId) {
-    for peer in shared.pulls.take_skipped(session) {
-        pull(shared, peer, Scope::Session(session));
+        Charged::Nobody => End::MayPass,
     }
 }
 
@@ -211,7 +80,7 @@ pub(in crate::sync) async fn run(shared: Arc<Shared>) {
         ticks.tick().await;
         evidence::remind(&shared).await;
         for connected in shared.net.connected().await {
-            pull(&shared, connected.peer, Scope::All);
+            hint(&shared, connected.peer, Scope::All);
         }
     }
 }
@@ -219,7 +88,7 @@ pub(in crate::sync) async fn run(shared: Arc<Shared>) {
 /// What is followed now: the topics of its owners are subscribed to, those of others are left.
 async fn follow_topics(shared: &Shared) -> Answer<Interest> {
     // Held while it is read: an older reading must not undo a newer one.
-    let mut topics = shared.pulls.topics.lock().await;
+    let mut topics = shared.topics.0.lock().await;
     let interest = shared.on_node(Interest::read).await?;
     let owners: BTreeSet<Principal> = interest.owners.iter().map(|state| state.owner).collect();
     for left in topics.difference(&owners) {
@@ -262,12 +131,16 @@ pub(in crate::sync) async fn notice_digests(
         Ok(false)
     });
     if matches!(differs.await, Ok(true)) {
-        pull(shared, peer, Scope::All);
+        hint(shared, peer, Scope::All);
     }
 }
 
-async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(), PeerFault> {
-    let Some(key) = principal_of(&peer) else { return Ok(()) };
+async fn compare_all(
+    shared: &Arc<Shared>,
+    peer: PeerId,
+    key: Principal,
+    scope: Scope,
+) -> Result<(), PeerFault> {
     let interest = follow_topics(shared).await.map_err(|problem| PeerFault::ours(&problem))?;
     let worker = Arc::clone(shared);
     let interest = shared.on_node(move |node| interest.towards(&worker, node, peer, key)).await;
@@ -280,12 +153,12 @@ async fn compare(shared: &Arc<Shared>, peer: PeerId, scope: Scope) -> Result<(),
         let credentials = credentials.map_err(|problem| PeerFault::ours(&problem))?;
         let ask = ChainAsk::Heads { owners: std::mem::take(&mut owners), sessions };
         let asking = shared.ask_heads(peer, &credentials, ask);
-        let told = bounded(teller(shared, key), STRANGER_TELLS_WITHIN, asking).await?;
+        let told = bounded(standing(shared, key), STRANGER_TELLS_WITHIN, asking).await?;
         for theirs in &told.owners {
             let ours = interest.owners.iter().find(|state| state.owner == theirs.owner);
             if ours.is_some_and(|ours| theirs.count > 0 && ours.digest != theirs.digest) {
                 let taking = shared.take_difference(&provider, &credentials, theirs.owner);
-                let taken = bounded(teller(shared, key), STRANGER_TELLS_WITHIN, taking).await;
+                let taken = bounded(standing(shared, key), STRANGER_TELLS_WITHIN, taking).await;
                 // What the peer is to blame for was charged there.
                 failed = failed.or(taken.err().filter(|fault| fault.charged == Charged::Nobody));
             }
@@ -332,22 +205,23 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     }
     let meaning = shared.on_node(move |node| news(node, session, told)).await;
     let Ok(News::Fetch { owner, depth }) = meaning else { return None };
-    let teller = teller(shared, provider.key);
-    let (who, is_claim) = ((provider.key, teller), owner.is_some());
-    if is_claim && !shared.claims.is_due(who, session, told.cid, Instant::now()) {
+    let who = (provider.key, standing(shared, provider.key));
+    let is_claim = owner.is_some();
+    if is_claim && shared.asking.weigh(who, session, told.cid) == Weight::Leave {
         return None;
     }
     // In a box: what waits for it would be as large.
     let fetching = Box::pin(shared.follow_up(session, provider.clone(), owner, depth));
-    let fetching = bounded(teller, STRANGER_SENDS_WITHIN, fetching.map(Ok));
+    let fetching = bounded(who.1, STRANGER_SENDS_WITHIN, fetching.map(Ok));
     let fetched = fetching.await.unwrap_or_else(|fault| Err(fault.into()));
     if is_claim {
-        judge_claim(shared, provider, who, (session, told.cid), &fetched).await;
+        judge_claim(shared, who, (session, told.cid), &fetched);
     }
     if matches!(fetched, Ok(FollowedUp::Busy)) {
+        busy(shared, provider.key, session);
         return None;
     }
-    resume(shared, session);
+    settled(shared, session);
     if let Err(problem) = &fetched
         && is_foreign(problem.code())
     {
@@ -360,23 +234,20 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     may_pass.then(|| PeerFault::ours(&problem))
 }
 
-/// Remembers what became of a head of a session that is not held. What this machine is to blame for says nothing of the peer.
-async fn judge_claim(
-    shared: &Shared,
-    provider: &Provider,
-    who: (Principal, Teller),
+/// Tells what became of a head of a session that is not held. What this machine is to blame for says nothing of the peer.
+fn judge_claim(
+    shared: &Arc<Shared>,
+    (peer, standing): (Principal, Standing),
     (session, head): (SessionId, EntryCid),
     fetched: &Answer<FollowedUp>,
 ) {
     match fetched {
-        Ok(FollowedUp::Taken) => shared.claims.kept(provider.key),
+        Ok(FollowedUp::Taken) => feed(shared, Input::Kept { peer }),
         Ok(FollowedUp::Nothing | FollowedUp::Busy) => {}
         Err(problem) if problem.code().fault() == Fault::Local => {}
         Err(problem) => {
-            let failed = shared.claims.failed(who, session, head, Instant::now());
-            if failed == Failed::Charge && is_a_fault(problem.code()) {
-                shared.net.charge(provider.peer, problem.code()).await;
-            }
+            let fault = Some(problem.code()).filter(|code| is_a_fault(*code));
+            feed(shared, Input::Failed { peer, standing, session, head, fault });
         }
     }
 }
@@ -425,37 +296,6 @@ async fn settle(shared: &Arc<Shared>, session: SessionId, fetched: Answer<Follow
 mod tests {
     use super::*;
 
-    #[test]
-    fn one_comparison_runs_and_one_waits() {
-        let (pulls, peer) = (Pulls::default(), PeerId::random());
-        let session = |byte| Scope::Session(SessionId::of_genesis(EntryCid::from_digest([byte; 32])));
-        assert!(pulls.begin(peer, Scope::All));
-        assert!(!pulls.begin(peer, session(1)));
-        assert!(!pulls.begin(peer, session(1)));
-        assert_eq!(pulls.next(peer), Some(session(1)));
-        assert!(!pulls.begin(peer, session(1)));
-        assert!(!pulls.begin(peer, session(2)));
-        assert_eq!(pulls.next(peer), Some(Scope::All));
-        assert_eq!(pulls.next(peer), None);
-        assert!(pulls.begin(peer, Scope::All));
-    }
-
-    #[tokio::test]
-    async fn strangers_leave_places_for_known_peers() {
-        let pulls = Pulls::default();
-        let mut taken = Vec::new();
-        for _ in 0..STRANGERS_AT_A_TIME {
-            taken.push(pulls.place(Teller::Stranger).await);
-        }
-        assert!(pulls.place(Teller::Stranger).now_or_never().is_none(), "one stranger too many");
-        for _ in STRANGERS_AT_A_TIME..AT_A_TIME {
-            taken.push(pulls.place(Teller::Known).now_or_never().expect("a place for a known peer"));
-        }
-        assert!(pulls.place(Teller::Known).now_or_never().is_none(), "all places are taken");
-        taken.remove(0);
-        assert!(pulls.place(Teller::Stranger).now_or_never().is_some());
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_stranger_that_drips_is_left_and_a_known_peer_is_waited_for() {
         // Each step takes less than any wait for a single frame; there is no end to them, or one that is late.
@@ -466,10 +306,10 @@ mod tests {
             Ok::<_, PeerFault>(())
         };
         let most = STRANGER_TELLS_WITHIN;
-        let fault = bounded(Teller::Stranger, most, drip(u32::MAX)).await.unwrap_err();
+        let fault = bounded(Standing::Stranger, most, drip(u32::MAX)).await.unwrap_err();
         assert_eq!((fault.reject.code, fault.charged), (Code::Timeout, Charged::Nobody));
-        assert_eq!(bounded(Teller::Stranger, most, drip(6)).await, Ok(()));
-        assert_eq!(bounded(Teller::Known, most, drip(60)).await, Ok(()));
+        assert_eq!(bounded(Standing::Stranger, most, drip(6)).await, Ok(()));
+        assert_eq!(bounded(Standing::Known, most, drip(60)).await, Ok(()));
     }
 
     #[test]

@@ -149,7 +149,7 @@ async fn asker(shared: &Arc<Shared>, peer: PeerId, credentials: Credentials) -> 
         Some(Ok(principal)) => {
             if shared.contacts.proved(theirs, principal) == Proved::Now {
                 // What is for this principal was not asked for while it was a stranger.
-                follow::pull(shared, peer, Scope::All);
+                follow::hint(shared, peer, Scope::All);
                 parties::proved(shared, peer, principal).await;
             }
             Some(principal)
