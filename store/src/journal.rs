@@ -7,9 +7,14 @@
 //! again.
 //!
 //! ```text
-//! sector 0   magic ‖ opens ‖ sha-256 of both           which run of the data directory it belongs to
-//! sector 1…  first ‖ last ‖ length ‖ sha-256 ‖ changes   batches, numbered without gaps; each record begins at a sector
+//! sector 0   magic ‖ opens ‖ salt ‖ sha-256 of them    which run of the data directory it belongs to
+//! sector 1…  mark ‖ first ‖ last ‖ length ‖ sha-256 ‖ changes
+//!                                                      batches, numbered without gaps; each record begins at a sector
 //! ```
+//!
+//! Changes hold bytes that peers sent (small payloads, staged blocks), and these may lie at the start of a sector. So that none
+//! passes for a record, each run draws a salt: the mark is its first 8 bytes, and the digest of a record begins with all of
+//! it. The mark also keeps a scan linear: nothing without it is hashed.
 //!
 //! A record has the batches that one fsync makes durable, and is written when the record before it is. So one that does not
 //! read back is the one that the crash cut off, and was never acknowledged, unless a later one is whole: then it was damaged,
@@ -34,17 +39,23 @@ pub(crate) const FILE: &str = "store.journal";
 /// Records begin at multiples of it, so that one that is damaged does not hide the next.
 const SECTOR: usize = 512;
 /// Bytes of a record before its changes.
-const HEAD_BYTES: usize = 56;
+const HEAD_BYTES: usize = 64;
 /// Bytes of changes of a batch that still go through the journal; larger ones are written to the database at once.
 const RECORD_BYTES_MAX: usize = 256 << 10;
-/// Where the journal ends and a checkpoint is due. It bounds what an open after a crash applies again. Short in tests: they
-/// are to see it begin anew.
-const CHECKPOINT_BYTES: usize = if cfg!(test) { 32 << 10 } else { 4 << 20 };
+/// Bytes of records after which a checkpoint is due. They bound what an open after a crash applies again.
+const LAP_BYTES_MAX: usize = 4 << 20;
+/// Where that is. Short in tests: they are to see the journal begin anew.
+const CHECKPOINT_BYTES: usize = if cfg!(test) { 32 << 10 } else { LAP_BYTES_MAX };
 /// Length of a journal that is longer than any is: all of it is read at once.
 const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Bytes of changes of a record that are still hashed; none is longer. A record has all the batches that waited for one fsync,
+/// and before a checkpoint no more of them wait than this.
+const CHANGES_BYTES_MAX: usize = LAP_BYTES_MAX + RECORD_BYTES_MAX + SECTOR;
 /// Length of a new journal.
 const FIRST_BYTES: usize = 64 << 10;
-const MAGIC: [u8; 8] = *b"tljrnl\x00\x01";
+const MAGIC: [u8; 8] = *b"tljrnl\x00\x02";
+/// Bytes of the salt.
+const SALT_BYTES: usize = 32;
 
 /// What the journal of a directory says at its opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +64,24 @@ pub(crate) enum Standing {
     Applied,
     /// There is none, or that of another database.
     Foreign,
+}
+
+/// A run of the data directory, as its journal names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// The how manieth open it began with.
+    opens: u64,
+    /// What nobody else knows.
+    salt: [u8; SALT_BYTES],
+}
+
+impl Run {
+    /// What each of its records begins with.
+    fn mark(&self) -> [u8; 8] {
+        let mut mark = [0; 8];
+        mark.copy_from_slice(&self.salt[..8]);
+        mark
+    }
 }
 
 /// The journal of an open data directory.
@@ -64,7 +93,7 @@ pub(crate) struct Journal {
     /// Length of the file.
     length: usize,
     /// Which run of the data directory writes it.
-    run: u64,
+    run: Run,
     /// Number of the last batch that is in it.
     last: u64,
     buffer: Vec<u8>,
@@ -83,22 +112,24 @@ struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Reads the record of a run at the start of `bytes`; none when there is none that is whole.
-    fn read(run: u64, bytes: &'a [u8]) -> Option<Self> {
-        let (first, rest) = bytes.split_first_chunk::<8>()?;
+    fn read(run: &Run, bytes: &'a [u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(&run.mark())?;
+        let (first, rest) = rest.split_first_chunk::<8>()?;
         let (last, rest) = rest.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<8>()?;
         let (digest, rest) = rest.split_first_chunk::<32>()?;
-        let changes = rest.get(..usize::try_from(u64::from_be_bytes(*length)).ok()?)?;
+        let length = usize::try_from(u64::from_be_bytes(*length)).ok()?;
+        let changes = rest.get(..length).filter(|_| length <= CHANGES_BYTES_MAX)?;
         let (first, last) = (u64::from_be_bytes(*first), u64::from_be_bytes(*last));
         let length = record_length(changes.len());
         (digest_of(run, first, last, changes) == *digest).then_some(Record { first, last, changes, length })
     }
 }
 
-/// Over the run too: what an earlier one left is never taken for a record of this one.
-fn digest_of(run: u64, first: u64, last: u64, changes: &[u8]) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for number in [run, first, last, size_of(changes)] {
+/// Begins with the salt: neither what an earlier run left nor what a peer sent is ever taken for a record of this one.
+fn digest_of(run: &Run, first: u64, last: u64, changes: &[u8]) -> [u8; 32] {
+    let mut digest = Sha256::new_with_prefix(run.salt);
+    for number in [first, last, size_of(changes)] {
         digest.update(number.to_be_bytes());
     }
     digest.chain_update(changes).finalize().into()
@@ -124,10 +155,21 @@ impl Journal {
     pub(crate) fn open(file: Box<dyn StorageBackend>) -> Result<Self, StoreError> {
         let length = file.len().map_err(|error| StoreError::io("reading the journal", error))?;
         if length > FILE_BYTES_MAX {
-            return Err(StoreError::corrupt(format!("the journal is {length} bytes long")));
+            let what = format!(
+                "expected {FILE} to have at most {FILE_BYTES_MAX} bytes, it has {length}; move it away: without it the \
+                 directory opens as a copy, which signs nothing before a handoff"
+            );
+            return Err(StoreError::corrupt(what));
         }
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        Ok(Journal { file, at: SECTOR, length, run: 0, last: 0, buffer: Vec::new() })
+        Ok(Journal {
+            file,
+            at: SECTOR,
+            length,
+            run: Run { opens: 0, salt: [0; SALT_BYTES] },
+            last: 0,
+            buffer: Vec::new(),
+        })
     }
 
     /// Applies what the database lacks, durably. `schema` is the layout that the program writes.
@@ -143,16 +185,16 @@ impl Journal {
         let is_layout_known = counter(&txn, meta::SCHEMA)? == schema;
         drop(txn);
         let bytes = self.read(self.length)?;
-        match run_of(&bytes) {
-            Some(run) if run == opens => {}
+        let run = match run_of(&bytes) {
+            Some(run) if run.opens == opens => run,
             // It was begun, and the open that began it did not get further: nothing was written in it yet.
-            Some(run) if run == opens + 1 => {
-                let first = bytes.get(SECTOR..).and_then(|bytes| Record::read(run, bytes));
+            Some(run) if run.opens == opens + 1 => {
+                let first = bytes.get(SECTOR..).and_then(|bytes| Record::read(&run, bytes));
                 return Ok(first.map_or(Standing::Applied, |_| Standing::Foreign));
             }
             Some(_) | None => return Ok(Standing::Foreign),
-        }
-        let pending = pending(opens, bytes.get(SECTOR..).unwrap_or_default(), applied)?;
+        };
+        let pending = pending(&run, bytes.get(SECTOR..).unwrap_or_default(), applied)?;
         match pending.first() {
             None => return Ok(Standing::Applied),
             // The database is an older one that was put back.
@@ -184,7 +226,7 @@ impl Journal {
             return Ok(());
         }
         let bytes = self.read(self.at)?;
-        let pending = pending(self.run, &bytes[SECTOR..], applied)?;
+        let pending = pending(&self.run, &bytes[SECTOR..], applied)?;
         let (first, last) =
             (pending.first().map(|record| record.first), pending.last().map(|record| record.last));
         if (first, last) != (Some(applied + 1), Some(self.last)) {
@@ -208,13 +250,18 @@ impl Journal {
         if self.length < FIRST_BYTES {
             self.grow(FIRST_BYTES)?;
         }
+        let mut run = Run { opens, salt: [0; SALT_BYTES] };
+        getrandom::fill(&mut run.salt).map_err(|error| {
+            StoreError::io("drawing the salt of the journal", std::io::Error::other(error))
+        })?;
         let mut sector = MAGIC.to_vec();
         sector.extend(opens.to_be_bytes());
+        sector.extend(run.salt);
         sector.extend(Sha256::digest(&sector));
         sector.resize(SECTOR, 0);
         self.write(0, &sector)?;
         self.sync()?;
-        (self.at, self.run, self.last) = (SECTOR, opens, 0);
+        (self.at, self.run, self.last) = (SECTOR, run, 0);
         Ok(())
     }
 
@@ -226,14 +273,15 @@ impl Journal {
         buffer.resize(HEAD_BYTES, 0);
         batches.iter().for_each(|(_, redo)| buffer.extend(redo.bytes()));
         let changes = &buffer[HEAD_BYTES..];
-        let mut head = Vec::with_capacity(HEAD_BYTES);
+        let mut head = self.run.mark().to_vec();
         [*first, *last, size_of(changes)].iter().for_each(|number| head.extend(number.to_be_bytes()));
-        head.extend(digest_of(self.run, *first, *last, changes));
+        head.extend(digest_of(&self.run, *first, *last, changes));
         buffer[..HEAD_BYTES].copy_from_slice(&head);
         buffer.resize(buffer.len().next_multiple_of(SECTOR), 0);
         let end = self.at + buffer.len();
         if end > self.length {
-            self.grow(end.max(2 * self.length))?;
+            // A lap ends before `LAP_BYTES_MAX` and one batch more, so this stays within `FILE_BYTES_MAX`.
+            self.grow(end.next_power_of_two())?;
         }
         let written = self.write(self.at, &buffer);
         self.buffer = buffer;
@@ -275,16 +323,17 @@ impl Journal {
 }
 
 /// The run that a journal belongs to.
-fn run_of(bytes: &[u8]) -> Option<u64> {
-    let (head, rest) = bytes.split_first_chunk::<16>()?;
+fn run_of(bytes: &[u8]) -> Option<Run> {
+    let (head, rest) = bytes.split_first_chunk::<{ 16 + SALT_BYTES }>()?;
     let digest = rest.first_chunk::<32>()?;
-    let (magic, opens) = head.split_first_chunk::<8>()?;
-    let is_whole = *magic == MAGIC && *digest == *Sha256::digest(head);
-    is_whole.then_some(u64::from_be_bytes(*opens.first_chunk::<8>()?))
+    let (opens, salt) = head.strip_prefix(&MAGIC)?.split_first_chunk::<8>()?;
+    let salt = *salt.first_chunk::<SALT_BYTES>()?;
+    let is_whole = *digest == *Sha256::digest(head);
+    is_whole.then_some(Run { opens: u64::from_be_bytes(*opens), salt })
 }
 
 /// The records of a run with batches after batch `applied`, in order.
-fn pending(run: u64, bytes: &[u8], applied: u64) -> Result<Vec<Record<'_>>, StoreError> {
+fn pending<'a>(run: &Run, bytes: &'a [u8], applied: u64) -> Result<Vec<Record<'a>>, StoreError> {
     let mut pending = Vec::new();
     let (mut at, mut next) = (0, None);
     while let Some(record) = bytes.get(at..).and_then(|bytes| Record::read(run, bytes)) {

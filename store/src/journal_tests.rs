@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
 use redb::StorageBackend;
+use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
+use throughline_protocol::id::Codec;
 use throughline_protocol::testing::SessionBuilder;
 
 use super::*;
 use crate::disk::{Disk, NewFile, RealDisk};
 use crate::fixture::*;
-use crate::{Adopt, AdoptError, AdoptOptions, Adopted, GuardError, Idempotency, Scope, Store};
+use crate::{Adopt, AdoptError, AdoptOptions, Adopted, GuardError, Idempotency, PutBlock, Scope, Store};
 
 /// A file of which a power cut leaves what was synced.
 #[derive(Clone, Debug, Default)]
@@ -189,7 +191,7 @@ fn assert_goes_on(machine: &Machine, builder: &SessionBuilder) {
 fn records(cut: &Cut) -> Vec<std::ops::Range<usize>> {
     let run = run_of(&cut.journal).unwrap();
     let (mut at, mut found, mut next) = (SECTOR, Vec::new(), None);
-    while let Some(record) = Record::read(run, &cut.journal[at..]) {
+    while let Some(record) = Record::read(&run, &cut.journal[at..]) {
         if next.is_some_and(|next| record.first != next) {
             break;
         }
@@ -289,8 +291,103 @@ fn what_an_earlier_run_left_in_the_file_is_no_record() {
     let cut = machine.cut();
     drop(machine);
     assert_eq!(records(&cut), []);
-    assert!(Record::read(1, &cut.journal[SECTOR..]).is_some(), "the bytes of the first run are still there");
+    let first = run_of(&cuts[5].journal).unwrap();
+    assert!(
+        Record::read(&first, &cut.journal[SECTOR..]).is_some(),
+        "the bytes of the first run are still there"
+    );
     assert_goes_on(&open(&home.path(), &cut), &builder);
+}
+
+/// Bytes that pass for a record with everything that a peer can know: the layout, the number of the next batch, a change that
+/// is well formed. `number` is that of its batch.
+fn forged(number: u64) -> Vec<u8> {
+    let mut redo = Redo::default();
+    redo.put("meta_v1", meta::GUARD_TRUSTED.as_bytes(), &0_u64.to_le_bytes());
+    let (run, changes) = (Run { opens: 1, salt: [0; SALT_BYTES] }, redo.bytes());
+    let mut bytes = run.mark().to_vec();
+    [number, number, size_of(changes)].iter().for_each(|number| bytes.extend(number.to_be_bytes()));
+    bytes.extend(digest_of(&run, number, number, changes));
+    bytes.extend(changes);
+    assert!(Record::read(&run, &bytes).is_some());
+    bytes
+}
+
+#[test]
+fn bytes_of_a_peer_pass_for_no_record() {
+    const BYTES: usize = 8 << 10;
+    let put = |home: &Home, bytes: Vec<u8>| {
+        let machine = open(&home.path(), &Cut::default());
+        machine.store.run(PutBlock::bytes(Block::of(Codec::Raw, bytes), now(), now())).unwrap();
+        machine.cut()
+    };
+    // Where a payload comes to lie in its record depends on nothing that a peer does not know.
+    let probe = put(&Home::new(), vec![0x5a; BYTES]);
+    let lies_at = probe.journal.windows(BYTES).position(|bytes| bytes.iter().all(|b| *b == 0x5a)).unwrap();
+    let sector = lies_at.next_multiple_of(SECTOR);
+    let at = SECTOR;
+    let run = run_of(&probe.journal).unwrap();
+    let number = Record::read(&run, &probe.journal[at..]).unwrap().first;
+
+    // One that a crash cut off, with what looks like later batches behind it.
+    let mut bytes = vec![0; BYTES];
+    let later = forged(number + 1);
+    for place in (sector - lies_at..BYTES - SECTOR).step_by(SECTOR) {
+        bytes[place..place + later.len()].copy_from_slice(&later);
+    }
+    let home = Home::new();
+    let mut torn = put(&home, bytes);
+    torn.journal[at..at + SECTOR].fill(0);
+    assert_eq!(torn.journal[sector..sector + later.len()], later);
+    let machine = open(&home.path(), &torn);
+    assert!(machine.store.fsck().unwrap().is_clean());
+
+    // What an earlier lap left, with what looks like the next batch where the records of this one end.
+    let mut bytes = vec![0; BYTES];
+    let next = forged(number);
+    bytes[sector - lies_at..][..next.len()].copy_from_slice(&next);
+    let home = Home::new();
+    let mut left = put(&home, bytes);
+    let end = left.journal.len();
+    left.journal.copy_within(sector..end, at);
+    assert_eq!(left.journal[at..at + next.len()], next);
+    let machine = open(&home.path(), &left);
+    assert!(machine.store.reader().unwrap().is_guard_trusted().unwrap(), "a peer's changes were applied");
+}
+
+#[test]
+fn a_journal_opens_again_whatever_the_sizes_of_its_records() {
+    let redo = |bytes: usize| {
+        let mut redo = Redo::default();
+        redo.put("meta_v1", b"", &vec![0x5a; bytes]);
+        redo
+    };
+    // The first record decides the lengths that follow; the last one begins just before the lap ends.
+    for first in (16..=256).step_by(8).map(|size: usize| size << 10) {
+        let file = Image::default();
+        let mut journal = Journal::open(Box::new(file.clone())).unwrap();
+        journal.begin(1).unwrap();
+        let mut number = 1;
+        for size in std::iter::once(first).chain(std::iter::repeat(255 << 10)) {
+            if journal.used() >= LAP_BYTES_MAX {
+                break;
+            }
+            journal.append(&[(number, redo(size))]).unwrap();
+            number += 1;
+        }
+        let journal =
+            Journal::open(Box::new(file.clone())).unwrap_or_else(|error| panic!("{first}: {error}"));
+        let bytes = journal.read(journal.length).unwrap();
+        let run = run_of(&bytes).unwrap();
+        let held: usize = pending(&run, &bytes[SECTOR..], 0).unwrap().len();
+        assert_eq!(u64::try_from(held).unwrap(), number - 1);
+    }
+    let file = Image::of(vec![0; usize::try_from(FILE_BYTES_MAX).unwrap() + 1]);
+    let refused = Journal::open(Box::new(file)).unwrap_err().to_string();
+    assert!(
+        refused.contains("expected store.journal to have at most 8388608 bytes, it has 8388609"),
+        "{refused}"
+    );
 }
 
 #[test]
