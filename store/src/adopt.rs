@@ -278,9 +278,9 @@ fn put_entry(changes: &Changes<'_, '_>, session: u64, entry: &VerifiedEntry) -> 
     let payload = signed.value().payload.map(|payload| payload.cid);
     let row = EntryRow { cid, payload, bytes: signed.bytes() };
     changes.put(tables::ENTRIES, (session, seq.get()), row.to_bytes().as_slice())?;
-    if let Some(side) = side::get(changes.txn, session, cid)? {
-        changes.remove(tables::SIDE, (session, cid.digest()))?;
-        changes.count(meta::SIDE_BYTES, 0, size_of(&side.bytes))?;
+    // The row is not read: what it holds is this entry, and one that is damaged goes as well.
+    if changes.remove(tables::SIDE, (session, cid.digest()))? {
+        changes.count(meta::SIDE_BYTES, 0, size_of(signed.bytes()))?;
     }
     let place = Place { session, seq, lane: Lane::Main };
     changes.put(tables::INDEX, cid.digest(), place.to_row())?;

@@ -1,17 +1,19 @@
 //! Flipped bits, in every kind of row and at any place of the files: what is read is what was stored or is told to be damaged;
 //! `fsck` finds it; what others hold comes back.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use redb::{ReadableTable, Value as _};
+use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
-use throughline_protocol::id::Cid;
-use throughline_protocol::id::{Codec, HashKind, Seq};
+use throughline_protocol::evidence::Exhibit;
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, UnixMillis};
 
 use crate::checked::Checked;
 use crate::database::{commit_durably, guarded};
 use crate::fixture::*;
 use crate::sim_tests::*;
+use crate::source::Source as _;
 use crate::tables::Spec;
 use crate::testing::{Dice, ModelDisk};
 use crate::*;
@@ -37,24 +39,45 @@ const ACTS: [Act; 16] = [
 ];
 
 /// Flips one bit of the value of a row, behind the checksum's back.
-fn flip_row<S: Spec<V = Checked>>(store: &Store, _: S, dice: &mut Dice) {
+fn flip_row<S: Spec<V = Checked>>(store: &Store, table: S, dice: &mut Dice) {
+    let count = store.reader().unwrap().txn.table(table).map(|rows| rows.iter().unwrap().count()).unwrap();
+    let at = usize::try_from(dice.below(u64::try_from(count).unwrap())).unwrap();
+    flip_rows(store, table, at..at + 1, dice);
+}
+
+/// Flips one bit of the value of each of these rows.
+fn flip_rows<S: Spec<V = Checked>>(store: &Store, _: S, which: std::ops::Range<usize>, dice: &mut Dice) {
     // The same table, with its values as they lie on the disk. redb compares type names, so the row is changed through a value
     // whose checksum is that of other bytes: written whole, then read as damaged.
     let txn = store.inner.database.begin_write().unwrap();
     {
         let mut open = txn.open_table(S::DEFINITION).unwrap();
-        let count = usize::try_from(redb::ReadableTableMetadata::len(&open).unwrap()).unwrap();
-        let at = usize::try_from(dice.below(u64::try_from(count).unwrap())).unwrap();
-        let (key, value) = {
-            let (key, value) = open.iter().unwrap().nth(at).unwrap().unwrap();
-            (S::K::as_bytes(&key.value()).as_ref().to_vec(), value.value().to_vec())
-        };
-        crate::checked::flip_sums(Some(dice.below(32)));
-        open.insert(S::K::from_bytes(&key), value.as_slice()).unwrap();
-        crate::checked::flip_sums(None);
+        let rows: Vec<_> = open
+            .iter()
+            .unwrap()
+            .skip(which.start)
+            .take(which.len())
+            .map(|row| {
+                let (key, value) = row.unwrap();
+                (S::K::as_bytes(&key.value()).as_ref().to_vec(), value.value().to_vec())
+            })
+            .collect();
+        for (key, value) in &rows {
+            crate::checked::flip_sums(Some(dice.below(32)));
+            open.insert(S::K::from_bytes(key), value.as_slice()).unwrap();
+            crate::checked::flip_sums(None);
+        }
     }
     commit_durably(txn).unwrap();
     store.inner.published.set(store.inner.database.begin_read().unwrap());
+}
+
+/// Evidence against the followed session, which goes with it.
+static EXHIBIT: LazyLock<Exhibit> = LazyLock::new(|| fork_of(&WORLD.sessions[OWN], "words"));
+
+fn put_evidence(exhibit: &Exhibit) -> PutEvidence {
+    let limits = EvidenceLimits { total_bytes_max: 1 << 20, session_files_max: 8 };
+    PutEvidence { exhibit: exhibit.clone(), on_other: OnOther::Keep, at: now(), limits }
 }
 
 fn filled(home: &Home) -> (ModelDisk, Store) {
@@ -63,13 +86,32 @@ fn filled(home: &Home) -> (ModelDisk, Store) {
     for act in ACTS {
         apply(&store, act).unwrap_or_else(|code| panic!("{act:?}: {code:?}"));
     }
+    let space = "corrupt".to_owned();
+    let fact = PutFact { space, key: vec![1], expect: Expect::Absent, value: Some(vec![2; 40]) };
+    store.run(fact).unwrap();
+    store.run(put_evidence(&EXHIBIT)).unwrap();
     assert!(store.fsck().unwrap().is_clean());
     (disk, store)
 }
 
 macro_rules! every_table {
     ($each:ident) => {
-        $each!(SESSIONS, CHAIN_STATES, ENTRIES, SIDE, BLOCKS, CONTROLS, GUARD, IDEMPOTENCY, PINS, EVENTS)
+        $each!(
+            SESSIONS,
+            CHAIN_STATES,
+            ENTRIES,
+            SIDE,
+            EVIDENCE,
+            BLOCKS,
+            CONTROLS,
+            GUARD,
+            IDEMPOTENCY,
+            STAGED,
+            PINS,
+            JOBS,
+            FACTS,
+            EVENTS
+        )
     };
 }
 
@@ -96,6 +138,141 @@ fn a_flipped_bit_in_any_row_is_found_and_what_others_hold_comes_back() {
         })* };
     }
     every_table!(each);
+}
+
+#[test]
+fn a_flipped_bit_in_any_rows_does_not_end_writing() {
+    let every_act = |session| {
+        let acts = [Act::Stage, Act::Controls, Act::Revoke, Act::Unstage, Act::Cut, Act::Follow, Act::Sweep];
+        let own = [Act::Again(session), Act::Append(session), Act::Put(session), Act::Stream(session)];
+        let last = [Act::Redact(session), Act::Pin(session), Act::Job(1), Act::Follow, Act::Forget];
+        acts.into_iter().chain(own).chain(last)
+    };
+    let mut dice = Dice::new(29);
+    macro_rules! each {
+        ($($table:ident),*) => { $({
+            let home = Home::new();
+            let (_disk, store) = filled(&home);
+            flip_rows(&store, crate::tables::$table, 0..usize::MAX, &mut dice);
+            for act in every_act(0).chain(every_act(1)) {
+                // A refusal is an outcome like any other; that of a store that takes no writes is not.
+                let outcome = apply(&store, act);
+                assert_ne!(outcome, Err(Code::StoreReadOnly), "{}: {act:?}", stringify!($table));
+            }
+            assert_eq!(store.read_only_reason(), None, "{}", stringify!($table));
+        })* };
+    }
+    every_table!(each);
+}
+
+#[test]
+fn a_block_whose_row_is_damaged_is_put_again_dropped_or_goes_with_its_session() {
+    let mut dice = Dice::new(31);
+    let damaged = |home: &Home, dice: &mut Dice| {
+        let (disk, store) = filled(home);
+        flip_rows(&store, crate::tables::BLOCKS, 0..usize::MAX, dice);
+        assert!(!store.fsck().unwrap().is_clean());
+        (disk, store)
+    };
+    let files = |disk: &ModelDisk| {
+        disk.paths().iter().filter(|path| path.to_string_lossy().contains("/payloads/")).count()
+    };
+    let counted = |store: &Store| {
+        let reader = store.reader().unwrap();
+        let counted = crate::source::counter(&reader.txn, crate::tables::meta::BLOCK_BYTES).unwrap();
+        (counted, crate::unreadable::bytes_held(&reader.txn).unwrap())
+    };
+
+    // Each payload comes again, by itself: its links and the bytes that are counted are what they were.
+    let home = Home::new();
+    let (_disk, store) = filled(&home);
+    let digests: Vec<[u8; 32]> = {
+        let reader = store.reader().unwrap();
+        let table = reader.txn.table(crate::tables::BLOCKS).unwrap();
+        table.iter().unwrap().map(|row| *row.unwrap().0.value()).collect()
+    };
+    let linkers = |store: &Store| {
+        let reader = store.reader().unwrap();
+        digests.iter().map(|digest| reader.linkers(digest).unwrap()).collect::<Vec<_>>()
+    };
+    let (before, bytes) = (linkers(&store), counted(&store));
+    let blocks: Vec<Block> = {
+        let reader = store.reader().unwrap();
+        let block = |digest: &[u8; 32]| {
+            let cid = Cid::from_parts(Codec::Raw, HashKind::Sha256, *digest);
+            Block::of(Codec::Raw, reader.block(&cid).unwrap().unwrap())
+        };
+        digests.iter().map(block).collect()
+    };
+    flip_rows(&store, crate::tables::BLOCKS, 0..usize::MAX, &mut dice);
+    for block in blocks {
+        assert_eq!(store.run(PutBlock::bytes(block, now(), now())).unwrap(), Stored::New);
+    }
+    assert_eq!((linkers(&store), counted(&store)), (before, bytes));
+    assert!(store.fsck().unwrap().is_clean());
+
+    // What is redacted goes with its files; a lease that ends and a session that goes take the rest along.
+    let home = Home::new();
+    let (disk, store) = damaged(&home, &mut dice);
+    let had = files(&disk);
+    apply(&store, Act::Redact(0)).unwrap();
+    assert_eq!(files(&disk), had - 1);
+    apply(&store, Act::Sweep).unwrap();
+    for builder in &WORLD.sessions {
+        let Some(row) = store.reader().unwrap().session(builder.session()).unwrap() else { continue };
+        let forget = Forget { session: builder.session(), expected_tip: row.tip.cid, at: now() };
+        store.run(forget).unwrap();
+    }
+    store.run(Sweep { now: UnixMillis::new(u64::from(u32::MAX) * 1_000).unwrap(), events_kept: 9 }).unwrap();
+    assert_eq!((counted(&store), files(&disk)), ((0, 0), 0));
+    let found = store.fsck().unwrap();
+    assert!(found.is_clean(), "{:?}", found.problems);
+}
+
+/// A payload of the first session that is a file, with the entry that names it.
+fn large() -> (Damage, Arc<[u8]>, EntryCid) {
+    let session = &WORLD.sessions[0];
+    let built = session.entries()[..4]
+        .iter()
+        .find(|built| built.payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX));
+    let built = built.unwrap();
+    let digest = *built.entry.value().payload.unwrap().cid.digest();
+    let bytes = built.payload.clone().unwrap();
+    (Damage::Block { digest, session: Some(session.session()) }, Arc::from(&bytes[..]), built.entry.cid())
+}
+
+fn drop_large(later: Later) -> DropPayloads {
+    let which = Which::Entries(vec![large().2]);
+    DropPayloads { session: WORLD.sessions[0].session(), which, later, at: now() }
+}
+
+#[test]
+fn a_payload_that_was_redacted_since_it_was_found_damaged_is_not_put_back() {
+    let home = Home::new();
+    let (_disk, store) = filled(&home);
+    let (damage, bytes, _) = large();
+    assert_eq!(store.run(drop_large(Later::Refuse)).unwrap(), 1);
+    store.run(Mend { blobs: vec![(damage, bytes)], at: now() }).unwrap();
+    let cid = EntryCid::from_digest(*damage.digest());
+    assert_eq!(store.reader().unwrap().payload(cid).unwrap(), PayloadState::Dropped);
+    assert!(!store.inner.files.list().unwrap().contains(damage.digest()));
+    assert!(store.fsck().unwrap().is_clean());
+}
+
+#[test]
+fn a_file_that_is_put_back_is_not_unlinked_for_the_row_that_went() {
+    let home = Home::new();
+    let (_disk, store) = filled(&home);
+    let (damage, bytes, _) = large();
+    let release = hold(&store);
+    // The file is there before the row goes, in one batch.
+    store.submit(drop_large(Later::Accept), |_| {}).unwrap();
+    store.submit(Mend { blobs: vec![(damage, Arc::clone(&bytes))], at: now() }, |_| {}).unwrap();
+    drop(release);
+    apply(&store, Act::Pin(1)).unwrap();
+    let cid = EntryCid::from_digest(*damage.digest());
+    assert_eq!(store.reader().unwrap().payload(cid).unwrap(), PayloadState::Present(bytes.to_vec()));
+    assert!(store.fsck().unwrap().is_clean());
 }
 
 /// Puts back what is known elsewhere, as a peer that has all of it would.

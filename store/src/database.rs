@@ -104,14 +104,15 @@ impl Db {
         }
     }
 
-    /// Replaces the handle. Snapshots of the old one can still read what is cached and fail otherwise.
+    /// Replaces the handle. Snapshots of the old one fail from then on.
     pub(crate) fn reopen(&self, again: Again) -> Result<(), StoreError> {
         self.sever();
         let mut slot = self.slot();
         let mut old = slot.take().map(|handle| handle.database);
         // The old one has to let go of the file first: closing may write. Who begins a snapshot on it is done at once.
         while let Some(database) = old {
-            old = Arc::try_unwrap(database).err();
+            // One that panics as it closes is closed all the same.
+            old = guarded(|| Ok(Arc::try_unwrap(database).err())).unwrap_or(None);
             std::thread::yield_now();
         }
         *slot = Some(self.handle(again)?);
@@ -156,6 +157,18 @@ impl Db {
             let mut database = opened.map_err(|error| opening(redb::Error::from(error)))?;
             Ok(database.check_integrity().map_err(redb::Error::from)?)
         })
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        let handle = self.slot().take();
+        // Closing writes, and a page that is damaged can make redb panic in that, too. Nobody is left to tell; what was
+        // acknowledged is in the file or in the journal.
+        let _ = guarded(|| {
+            drop(handle);
+            Ok(())
+        });
     }
 }
 

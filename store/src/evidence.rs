@@ -108,14 +108,54 @@ fn list(source: &impl Source, session: SessionId) -> Result<Vec<KeptEvidence>, S
     Ok(found)
 }
 
-/// Lets the evidence of a session go.
+/// Lets the evidence of a session go, be it readable or not.
 pub(crate) fn forget(changes: &Changes<'_, '_>, session: SessionId) -> Result<(), StoreError> {
-    for kept in list(changes.txn, session)? {
-        let key = key_of(&kept.accusation);
-        changes.remove(tables::EVIDENCE, (session.genesis().digest(), key.as_slice()))?;
-        changes.count(meta::EVIDENCE_BYTES, 0, size_of(&kept.bytes))?;
+    let genesis = *session.genesis().digest();
+    let (mut gone, mut unreadable) = (Vec::new(), 0_u64);
+    for row in changes.txn.table(tables::EVIDENCE)?.range((&genesis, &[][..])..)? {
+        let (key, row) = row?;
+        let (of, key) = key.value();
+        if *of != genesis {
+            break;
+        }
+        let size = KeptEvidence::from_row(key, row.value()).map(|kept| size_of(&kept.bytes));
+        unreadable += u64::from(size.is_err());
+        gone.push((key.to_vec(), size.unwrap_or(0)));
+    }
+    for (key, size) in &gone {
+        changes.remove(tables::EVIDENCE, (&genesis, key.as_slice()))?;
+        changes.count(meta::EVIDENCE_BYTES, 0, *size)?;
+    }
+    if unreadable > 0 {
+        // How long those were is not known.
+        changes.set(meta::EVIDENCE_BYTES, count(changes.txn)?.bytes);
     }
     Ok(())
+}
+
+/// What a look at all files of evidence found.
+pub(crate) struct Counted {
+    /// Bytes of those that can be read.
+    pub(crate) bytes: u64,
+    /// Why others cannot be.
+    pub(crate) damaged: Vec<(SessionId, StoreError)>,
+}
+
+/// Reads all files of evidence.
+pub(crate) fn count(source: &impl Source) -> Result<Counted, StoreError> {
+    let mut counted = Counted { bytes: 0, damaged: Vec::new() };
+    for row in source.table(tables::EVIDENCE)?.iter()? {
+        let (key, row) = row?;
+        let (genesis, key) = key.value();
+        match KeptEvidence::from_row(key, row.value()) {
+            Ok(kept) => counted.bytes = counted.bytes.saturating_add(size_of(&kept.bytes)),
+            Err(error) => {
+                let session = SessionId::of_genesis(EntryCid::from_digest(*genesis));
+                counted.damaged.push((session, error));
+            }
+        }
+    }
+    Ok(counted)
 }
 
 impl Reader {
@@ -127,20 +167,20 @@ impl Reader {
         list(&self.txn, session)
     }
 
-    /// Sessions with evidence, ascending; where `untold`, only those of which something was not told yet. At most `limit`.
+    /// Sessions with evidence of which others were not told yet, ascending, at most `limit`. What cannot be read is passed over:
+    /// it is for `fsck` to tell.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn sessions_with_evidence(&self, which: Evident, limit: usize) -> Result<Vec<SessionId>, StoreError> {
+    pub fn sessions_with_untold_evidence(&self, limit: usize) -> Result<Vec<SessionId>, StoreError> {
         let table = self.txn.table(tables::EVIDENCE)?;
         let mut found: Vec<SessionId> = Vec::new();
         for row in table.iter()? {
             let (key, row) = row?;
             let (genesis, key) = key.value();
             let session = SessionId::of_genesis(EntryCid::from_digest(*genesis));
-            if found.last() == Some(&session)
-                || (which == Evident::Untold && KeptEvidence::from_row(key, row.value())?.told.is_some())
-            {
+            let is_untold = || KeptEvidence::from_row(key, row.value()).is_ok_and(|kept| kept.told.is_none());
+            if found.last() == Some(&session) || !is_untold() {
                 continue;
             }
             if found.len() == limit {
@@ -150,15 +190,6 @@ impl Reader {
         }
         Ok(found)
     }
-}
-
-/// Which sessions with evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evident {
-    /// All.
-    All,
-    /// Those of which something is still to be told.
-    Untold,
 }
 
 /// What may be kept of evidence.

@@ -1,48 +1,12 @@
-use std::sync::Arc;
-
 use throughline_protocol::code::Code;
-use throughline_protocol::evidence::{Exhibit, build, charges};
-use throughline_protocol::fork::Set;
-use throughline_protocol::testing::{SessionBuilder, ts};
+use throughline_protocol::evidence::Exhibit;
+use throughline_protocol::testing::ts;
 
 use super::*;
 use crate::fixture::*;
 use crate::{EventPage, Forget};
 
 const LIMITS: EvidenceLimits = EvidenceLimits { total_bytes_max: 1 << 20, session_files_max: 8 };
-
-/// What two histories of one session give evidence of.
-fn exhibits(one: &SessionBuilder, other: &SessionBuilder) -> Vec<Exhibit> {
-    let mut set = Set::new(one.session());
-    let (controls, built) = (one.controls(), one.entries().iter().chain(other.entries()));
-    controls.iter().for_each(|control| {
-        set.insert_control(control);
-    });
-    built.clone().for_each(|built| {
-        set.insert_entry(&built.entry);
-    });
-    let judged = set.judge();
-    let entry = |cid| built.clone().find(|b| b.entry.cid() == cid).map(|b| Arc::clone(b.entry.bytes()));
-    let control = |cid: &throughline_protocol::id::Cid| {
-        controls.iter().map(|control| control.bytes()).find(|bytes| cid.matches(bytes)).map(Arc::clone)
-    };
-    charges(&judged, &judged.selection())
-        .iter()
-        .map(|charge| build(charge, entry, control).unwrap())
-        .collect()
-}
-
-/// A fork of a session at its genesis, shown by an entry that says `words`.
-fn fork(label: &str, words: &str) -> (SessionBuilder, Exhibit) {
-    let session = session(label, 1);
-    let server = Arc::clone(&session.server1);
-    let (mut one, mut other) = (session.at(0).branch("one"), session.at(0).branch("other"));
-    one.response(&server, "one", &[]);
-    other.response(&server, words, &[]);
-    let mut found = exhibits(&one, &other);
-    assert_eq!(found.len(), 1);
-    (session, found.remove(0))
-}
 
 fn put(exhibit: &Exhibit, on_other: OnOther) -> PutEvidence {
     PutEvidence { exhibit: exhibit.clone(), on_other, at: now(), limits: LIMITS }
@@ -59,7 +23,7 @@ fn an_accusation_is_kept_once_and_told_once() {
     assert_eq!(store.run(put(&first, OnOther::Keep)).unwrap(), Put::New);
     assert_eq!(store.run(put(&first, OnOther::Replace)).unwrap(), Put::Held);
     assert_eq!(store.run(put(&second, OnOther::Keep)).unwrap(), Put::Held);
-    let untold = || store.reader().unwrap().sessions_with_evidence(Evident::Untold, 9).unwrap();
+    let untold = || store.reader().unwrap().sessions_with_untold_evidence(9).unwrap();
     assert_eq!(untold(), [id]);
     store.run(MarkTold { session: id, accusation: first.accusation(), at: ts(7) }).unwrap();
     assert_eq!(untold(), []);
@@ -89,8 +53,8 @@ fn evidence_survives_a_restart_and_goes_with_its_session() {
     }
     let store = home.open();
     let reader = || store.reader().unwrap();
-    assert_eq!(reader().sessions_with_evidence(Evident::All, 9).unwrap().len(), 2);
-    assert_eq!(reader().sessions_with_evidence(Evident::All, 1).unwrap().len(), 1);
+    assert_eq!(reader().sessions_with_untold_evidence(9).unwrap().len(), 2);
+    assert_eq!(reader().sessions_with_untold_evidence(1).unwrap().len(), 1);
     assert_eq!(&reader().evidence(id).unwrap()[0].bytes[..], &exhibit.bytes()[..]);
     let accusation = foreign.accusation();
     store.run(DropEvidence { session: other.session(), accusation }).unwrap();

@@ -5,7 +5,8 @@ use std::sync::{Arc, mpsc};
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::control::Control;
-use throughline_protocol::fork::{Controls, Mark};
+use throughline_protocol::evidence::{Exhibit, build, charges};
+use throughline_protocol::fork::{Controls, Mark, Set};
 use throughline_protocol::id::{Seq, SessionId, UnixMillis};
 use throughline_protocol::testing::{Built, SessionBuilder, ts};
 use throughline_protocol::verify::{ChainState, VerifiedSegment, Verifier};
@@ -161,6 +162,45 @@ pub(crate) fn flip(path: &Path) {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(path, bytes).unwrap();
+}
+
+/// What two histories of one session give evidence of.
+fn exhibits(one: &SessionBuilder, other: &SessionBuilder) -> Vec<Exhibit> {
+    let mut set = Set::new(one.session());
+    let (controls, built) = (one.controls(), one.entries().iter().chain(other.entries()));
+    controls.iter().for_each(|control| {
+        set.insert_control(control);
+    });
+    built.clone().for_each(|built| {
+        set.insert_entry(&built.entry);
+    });
+    let judged = set.judge();
+    let entry = |cid| built.clone().find(|b| b.entry.cid() == cid).map(|b| Arc::clone(b.entry.bytes()));
+    let control = |cid: &throughline_protocol::id::Cid| {
+        controls.iter().map(|control| control.bytes()).find(|bytes| cid.matches(bytes)).map(Arc::clone)
+    };
+    charges(&judged, &judged.selection())
+        .iter()
+        .map(|charge| build(charge, entry, control).unwrap())
+        .collect()
+}
+
+/// A fork of a session at its genesis, shown by an entry that says `words`.
+pub(crate) fn fork(label: &str, words: &str) -> (SessionBuilder, Exhibit) {
+    let session = session(label, 1);
+    let exhibit = fork_of(&session, words);
+    (session, exhibit)
+}
+
+/// Evidence of a fork of this session at its genesis, shown by an entry that says `words`.
+pub(crate) fn fork_of(session: &SessionBuilder, words: &str) -> Exhibit {
+    let server = Arc::clone(&session.server1);
+    let (mut one, mut other) = (session.at(0).branch("one"), session.at(0).branch("other"));
+    one.response(&server, "one", &[]);
+    other.response(&server, words, &[]);
+    let mut found = exhibits(&one, &other);
+    assert_eq!(found.len(), 1);
+    found.remove(0)
 }
 
 /// A note whose check blocks the writer.

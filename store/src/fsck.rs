@@ -129,6 +129,7 @@ fn run(reader: &Reader, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> 
     blocks(reader, &mut found)?;
     controls(reader, check, &mut found)?;
     named(reader, &mut found)?;
+    evidence(reader, &mut found)?;
     numbers(reader, &mut found)?;
     Ok(found)
 }
@@ -153,6 +154,19 @@ fn pages(reader: &Reader, found: &mut Fsck) {
 
 /// Rows that nothing else is compared with: that they can be read is all that can be asked.
 fn named(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
+    for row in reader.txn.table(tables::STAGED)?.iter()? {
+        let (key, row) = row?;
+        let cid = EntryCid::from_digest(*key.value().1);
+        found.take(None, crate::rows::check_hash(cid, row.value(), "staged block"));
+    }
+    for row in reader.txn.table(tables::JOBS)?.iter()? {
+        let (key, row) = row?;
+        found.take(None, crate::jobs::read(key.value().0, row.value()));
+    }
+    for row in reader.txn.table(tables::FACTS)?.iter()? {
+        let (key, row) = row?;
+        found.take(None, crate::jobs::read(key.value().0, row.value()));
+    }
     for row in reader.txn.table(tables::PINS)?.iter()? {
         found.take(None, crate::rows::Pin::from_bytes(row?.1.value()));
     }
@@ -162,6 +176,21 @@ fn named(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
     for row in reader.txn.table(tables::EVENTS)?.iter()? {
         let (id, row) = row?;
         found.take(None, crate::events::read(id.value(), row.value()));
+    }
+    Ok(())
+}
+
+/// Files of evidence, and how many bytes they are.
+fn evidence(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
+    let held = crate::evidence::count(&reader.txn)?;
+    let counted = counter(&reader.txn, meta::EVIDENCE_BYTES)?;
+    // How long those are that cannot be read is not known.
+    if counted < held.bytes || (counted > held.bytes && held.damaged.is_empty()) {
+        let what = format!("{} bytes of evidence are held, {counted} are counted", held.bytes);
+        found.note(None, Code::IndexCorrupt, what);
+    }
+    for (session, error) in held.damaged {
+        found.note(Some(session), error.code(), error.to_string());
     }
     Ok(())
 }

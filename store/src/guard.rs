@@ -49,9 +49,14 @@ pub(crate) fn row(source: &impl Source, session: SessionId) -> Result<Option<Gua
     Ok(Some(GuardRow { epoch, seq, cid, bytes }))
 }
 
-/// Puts the signed bytes into the row itself, before the entry goes with its session.
+/// Puts the signed bytes into the row itself, before the entry goes with its session. A row that cannot be read stays as it is:
+/// while it is there nothing is signed in the session.
 pub(crate) fn keep_bytes(changes: &Changes<'_, '_>, session: SessionId) -> Result<(), StoreError> {
-    let Some(GuardRow { epoch, seq, cid, bytes }) = row(changes.txn, session)? else { return Ok(()) };
+    let GuardRow { epoch, seq, cid, bytes } = match row(changes.txn, session) {
+        Ok(Some(row)) => row,
+        Ok(None) | Err(StoreError::Corrupt { .. } | StoreError::Index { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    };
     let kept = GuardMark { epoch, seq, cid, bytes: Some(bytes) };
     changes.put(tables::GUARD, session.genesis().digest(), kept.to_bytes().as_slice())
 }

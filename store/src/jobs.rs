@@ -1,6 +1,7 @@
 //! What the node keeps for itself: journals of jobs (moves above all), peers, aliases. Opaque bytes under a name.
 
 use redb::ReadableTable;
+use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::id::UnixMillis;
 
 use crate::error::StoreError;
@@ -23,14 +24,30 @@ pub struct NamedRow {
     pub value: Vec<u8>,
 }
 
+/// A row as it was put. One that is damaged reads as no bytes ([`crate::checked`]), so none is put without.
+pub(crate) fn read<'a>(name: &str, row: &'a [u8]) -> Result<&'a [u8], StoreError> {
+    if row.is_empty() {
+        return Err(StoreError::corrupt(format!("a {name} row is not readable")));
+    }
+    Ok(row)
+}
+
+fn get(
+    source: &impl Source,
+    table: impl Named,
+    (name, key): (&str, &[u8]),
+) -> Result<Option<Vec<u8>>, StoreError> {
+    lookup(source, table, (name, key), |row| read(name, row).map(<[u8]>::to_vec))?.transpose()
+}
+
 /// A job's journal.
 pub(crate) fn job(source: &impl Source, kind: &str, id: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-    lookup(source, tables::JOBS, (kind, id), <[u8]>::to_vec)
+    get(source, tables::JOBS, (kind, id))
 }
 
 /// A fact of the node.
 pub(crate) fn fact(source: &impl Source, space: &str, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-    lookup(source, tables::FACTS, (space, key), <[u8]>::to_vec)
+    get(source, tables::FACTS, (space, key))
 }
 
 /// Ids and journals of a kind, ascending.
@@ -52,7 +69,7 @@ fn under(source: &impl Source, table: impl Named, name: &str) -> Result<Vec<Name
         if under != name {
             break;
         }
-        found.push(NamedRow { key: key.to_vec(), value: value.value().to_vec() });
+        found.push(NamedRow { key: key.to_vec(), value: read(name, value.value())?.to_vec() });
     }
     Ok(found)
 }
@@ -69,11 +86,22 @@ pub enum Expect {
 }
 
 impl Expect {
-    fn check(&self, held: Option<&[u8]>, what: &str) -> Result<(), StoreError> {
+    /// Checks what is held; what is put instead must have bytes, or it would read as damaged.
+    fn check(
+        &self,
+        held: Result<Option<Vec<u8>>, StoreError>,
+        new: Option<&[u8]>,
+        what: &str,
+    ) -> Result<(), StoreError> {
+        if new.is_some_and(<[u8]>::is_empty) {
+            let what = format!("expected bytes for the {what}, got none; leave them out to remove it");
+            return Err(StoreError::Refused(Reject::new(Code::SchemaLen, what)));
+        }
         let fits = match self {
+            // Also in place of one that cannot be read.
             Expect::Anything => true,
-            Expect::Absent => held.is_none(),
-            Expect::Bytes(bytes) => held == Some(bytes),
+            Expect::Absent => held?.is_none(),
+            Expect::Bytes(bytes) => held?.as_ref() == Some(bytes),
         };
         if fits { Ok(()) } else { Err(StoreError::Moved { what: what.to_owned() }) }
     }
@@ -88,7 +116,7 @@ pub struct PutJob {
     pub id: Vec<u8>,
     /// What has to be there now.
     pub expect: Expect,
-    /// The journal; none removes it.
+    /// The journal, of at least one byte; none removes it.
     pub journal: Option<Vec<u8>>,
     /// When.
     pub at: UnixMillis,
@@ -101,8 +129,8 @@ impl Step for PutJob {
     type Plan = ();
 
     fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
-        let held = job(view.txn, &self.kind, &self.id)?;
-        self.expect.check(held.as_deref(), &format!("{} job", self.kind))
+        let held = job(view.txn, &self.kind, &self.id);
+        self.expect.check(held, self.journal.as_deref(), &format!("{} job", self.kind))
     }
 
     fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {
@@ -121,7 +149,7 @@ pub struct PutFact {
     pub key: Vec<u8>,
     /// What has to be there now.
     pub expect: Expect,
-    /// The fact; none removes it.
+    /// The fact, of at least one byte; none removes it.
     pub value: Option<Vec<u8>>,
 }
 
@@ -132,8 +160,8 @@ impl Step for PutFact {
     type Plan = ();
 
     fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
-        let held = fact(view.txn, &self.space, &self.key)?;
-        self.expect.check(held.as_deref(), &format!("{} row", self.space))
+        let held = fact(view.txn, &self.space, &self.key);
+        self.expect.check(held, self.value.as_deref(), &format!("{} row", self.space))
     }
 
     fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {

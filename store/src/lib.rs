@@ -60,6 +60,7 @@ mod sweep;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod unreadable;
 mod writer;
 
 use std::path::Path;
@@ -72,9 +73,7 @@ pub use control::{OwnerDigest, PutControls};
 pub use disk::{Disk, NewFile, RealDisk};
 pub use error::{AdoptError, GuardError, OpenError, StoreError};
 pub use events::{Change, Event, EventPage, PutNote};
-pub use evidence::{
-    DropEvidence, EvidenceLimits, Evident, KeptEvidence, MarkTold, OnOther, Put, PutEvidence,
-};
+pub use evidence::{DropEvidence, EvidenceLimits, KeptEvidence, MarkTold, OnOther, Put, PutEvidence};
 pub use files::{FileReader, FileWriter, INLINE_BYTES_MAX, StoredFile};
 pub use forget::Forget;
 pub use fsck::{ChainCheck, Fsck, Problem};

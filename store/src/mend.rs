@@ -149,6 +149,10 @@ impl Step for Mend {
             .collect();
         let links = payloads::links_of_entries(changes.txn, &rowless)?;
         for (damage, bytes) in blocks {
+            // It was redacted since it was found damaged.
+            if payloads::is_refused(changes.txn, damage.digest())? {
+                continue;
+            }
             let links = links.get(damage.digest()).map_or(&[][..], Vec::as_slice);
             put_block(changes, damage.digest(), bytes, links)?;
         }
@@ -205,6 +209,8 @@ fn put_block(
     }
     let row = BlockRow { size: size_of(bytes), place, lease_ms, link };
     let inline = if is_inline { bytes } else { &[] };
+    // If its row went since it was found damaged, its file was to be unlinked.
+    changes.remove(tables::CONDEMNED, digest)?;
     changes.put(tables::BLOCKS, digest, row.to_bytes(inline).as_slice())
 }
 
@@ -245,7 +251,7 @@ fn size_of_list(length: usize) -> u64 {
 
 /// Counts the bytes that are held again; returns how many counters were wrong.
 fn recount(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
-    let (mut entries, mut sides, mut blocks, mut staged) = (0, 0, 0, 0);
+    let (mut entries, mut sides, mut staged) = (0, 0, 0);
     for row in changes.txn.table(tables::ENTRIES)?.iter()? {
         entries += EntryRow::from_bytes(row?.1.value()).map_or(0, |entry| size_of(entry.bytes));
     }
@@ -253,9 +259,6 @@ fn recount(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
         let (key, row) = row?;
         let cid = EntryCid::from_digest(*key.value().1);
         sides += SideRow::from_bytes(cid, row.value()).map_or(0, |side| size_of(&side.bytes));
-    }
-    for row in changes.txn.table(tables::BLOCKS)?.iter()? {
-        blocks += BlockRow::split(row?.1.value()).map_or(0, |(block, _)| block.size);
     }
     for row in changes.txn.table(tables::STAGING_SCOPES)?.iter()? {
         staged += row?.1.value().0;
@@ -272,7 +275,8 @@ fn recount(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
         (meta::NEXT_EVENT, after(event, meta::NEXT_EVENT)?),
         (meta::ENTRY_BYTES, entries),
         (meta::SIDE_BYTES, sides),
-        (meta::BLOCK_BYTES, blocks),
+        (meta::BLOCK_BYTES, crate::unreadable::bytes_held(changes.txn)?),
+        (meta::EVIDENCE_BYTES, crate::evidence::count(changes.txn)?.bytes),
         (meta::STAGING_BYTES, staged),
     ];
     for (key, bytes) in counted {

@@ -20,6 +20,7 @@ use crate::rows::{BlockPlace, BlockRow, EntryRow, SideRow};
 use crate::side;
 use crate::source::{Source, lookup};
 use crate::tables::{self, meta};
+use crate::unreadable::{self, Held, held};
 use crate::writer::{Changes, Step, View};
 
 /// Whether the bytes of a payload are here.
@@ -36,6 +37,11 @@ pub enum PayloadState {
 /// The row of a block that is held.
 pub(crate) fn row(source: &impl Source, digest: &[u8; 32]) -> Result<Option<BlockRow>, StoreError> {
     lookup(source, tables::BLOCKS, digest, |row| BlockRow::split(row).map(|(row, _)| row))?.transpose()
+}
+
+/// Whether there is a row of a block, be it one that cannot be read.
+pub(crate) fn has_row(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    Ok(lookup(source, tables::BLOCKS, digest, |_| ())?.is_some())
 }
 
 /// Whether a redaction dropped this payload.
@@ -146,9 +152,14 @@ pub(crate) fn put(
     lease_ms: u64,
     link: Option<(u64, u64)>,
 ) -> Result<(), StoreError> {
-    let held = row(changes.txn, digest)?;
+    let (held, leased_ms) = match held(changes.txn, digest)? {
+        Held::Not => (None, 0),
+        // The bytes that came take its place.
+        Held::Damaged => (None, unreadable::remove(changes, digest)?),
+        Held::As(row) => (Some(row), row.lease_ms),
+    };
     let place = if inline.is_some() { BlockPlace::Table } else { BlockPlace::File };
-    let lease_ms = lease_ms.max(held.map_or(0, |held| held.lease_ms));
+    let lease_ms = lease_ms.max(leased_ms);
     if let Some(held) = held {
         if held.lease_ms != 0 && held.lease_ms != lease_ms {
             changes.remove(tables::LEASES, (held.lease_ms, digest))?;
@@ -213,7 +224,7 @@ pub(crate) fn link(
     changes.put(tables::LINKS_OF_SESSION, (session, seq.get(), digest), ())
 }
 
-/// Takes an entry's link away; a block that nothing links or leases then goes.
+/// Takes an entry's link away; a block that nothing links or leases then goes, as does one whose row cannot be read.
 pub(crate) fn unlink(
     changes: &Changes<'_, '_>,
     digest: &[u8; 32],
@@ -222,7 +233,11 @@ pub(crate) fn unlink(
 ) -> Result<(), StoreError> {
     changes.remove(tables::BLOCK_REFS, (digest, session, seq))?;
     changes.remove(tables::LINKS_OF_SESSION, (session, seq, digest))?;
-    let Some(row) = row(changes.txn, digest)? else { return Ok(()) };
+    let row = match held(changes.txn, digest)? {
+        Held::Not => return Ok(()),
+        Held::Damaged => return unreadable::remove(changes, digest).map(|_| ()),
+        Held::As(row) => row,
+    };
     let left = BlockRow { link: row.link.filter(|link| *link != (session, seq)), ..row };
     if left.link.is_none() && left.lease_ms == 0 && !has_more_links(changes.txn, digest)? {
         remove_row(changes, digest, row)
@@ -235,7 +250,11 @@ pub(crate) fn unlink(
 
 /// Removes a block's row and bytes and keeps what is known of its links; a file is unlinked after the commit.
 pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
-    let Some(row) = row(changes.txn, digest)? else { return Ok(false) };
+    let row = match held(changes.txn, digest)? {
+        Held::Not => return Ok(false),
+        Held::Damaged => return unreadable::remove(changes, digest).map(|_| true),
+        Held::As(row) => row,
+    };
     if let Some((session, seq)) = row.link {
         changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
     }
@@ -281,7 +300,16 @@ pub(crate) fn end_leases(
     }
     for (expires, digest) in &over {
         changes.remove(tables::LEASES, (*expires, digest))?;
-        let Some(row) = row(changes.txn, digest)? else { continue };
+        let row = match held(changes.txn, digest)? {
+            Held::Not => continue,
+            Held::Damaged => {
+                unreadable::remove(changes, digest)?;
+                continue;
+            }
+            // A longer one was given meanwhile.
+            Held::As(row) if row.lease_ms > *expires => continue,
+            Held::As(row) => row,
+        };
         if row.link.is_some() || has_more_links(changes.txn, digest)? {
             put_row(changes, digest, BlockRow { lease_ms: 0, ..row }, None)?;
         } else {
@@ -361,7 +389,7 @@ impl Step for PutBlock {
         if is_refused(view.txn, &digest)? {
             return Err(StoreError::Refused(dropped(&digest)));
         }
-        Ok(if row(view.txn, &digest)?.is_some() { Stored::Held } else { Stored::New })
+        Ok(if matches!(held(view.txn, &digest)?, Held::As(_)) { Stored::Held } else { Stored::New })
     }
 
     fn write(self, stored: Stored, changes: &Changes<'_, '_>) -> Result<Stored, StoreError> {

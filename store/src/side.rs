@@ -246,9 +246,12 @@ impl Step for RestateSide {
 
     fn write(self, session: u64, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
         for (cid, status) in self.statuses {
-            let Some(held) = get(changes.txn, session, cid)? else { continue };
-            let SideEntry { seq, since, payload, bytes, .. } = held;
-            let row = SideRow { status, seq, since, payload, bytes };
+            let held = lookup(changes.txn, tables::SIDE, (session, cid.digest()), |row| {
+                SideRow::from_bytes(cid, row)
+            })?;
+            // One that cannot be read stays as it is, for `fsck` to find.
+            let Some(Ok(held)) = held else { continue };
+            let row = SideRow { status, ..held };
             changes.put(tables::SIDE, (session, cid.digest()), row.to_bytes().as_slice())?;
         }
         Ok(())

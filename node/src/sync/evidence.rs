@@ -13,7 +13,7 @@ use throughline_protocol::entry::Class;
 use throughline_protocol::evidence::{Accusation, Exhibit};
 use throughline_protocol::id::SessionId;
 use throughline_protocol::wire::announce;
-use throughline_store::{Evident, MarkTold};
+use throughline_store::MarkTold;
 
 use super::news::Worth;
 use super::shared::Shared;
@@ -102,8 +102,7 @@ pub(super) fn is_public(class: Class, published: Option<throughline_store::Mark>
 
 /// Puts sessions into the outbox of which nobody could be told so far.
 pub(super) async fn remind(shared: &Shared) {
-    let untold =
-        shared.on_node(|node| Ok(node.reader()?.sessions_with_evidence(Evident::Untold, UNTOLD_MAX)?));
+    let untold = shared.on_node(|node| Ok(node.reader()?.sessions_with_untold_evidence(UNTOLD_MAX)?));
     for session in untold.await.unwrap_or_default() {
         shared.outbox.put(session);
     }

@@ -1,0 +1,76 @@
+//! Blocks whose row cannot be read: what a write does with one. `docs/ARCHITECTURE.md` §Store.
+//!
+//! A flipped bit must not end writing for the whole node: whoever brings the bytes again replaces such a row, and whoever lets the
+//! block go drops it. What the row alone said is found out elsewhere: the link that it had from the entries themselves, the
+//! lease from the list of leases, the bytes that are counted by counting again. That walks whole tables, which is for the rare
+//! case that it is.
+
+use std::collections::BTreeSet;
+
+use redb::ReadableTable;
+
+use crate::error::StoreError;
+use crate::payloads::links_of_entries;
+use crate::rows::BlockRow;
+use crate::source::{Source, lookup};
+use crate::tables::{self, meta};
+use crate::writer::Changes;
+
+/// What is held of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Nothing.
+    Not,
+    /// A row that cannot be read.
+    Damaged,
+    /// This.
+    As(BlockRow),
+}
+
+/// What is held of a block. An error is one of the database, not of the row.
+pub(crate) fn held(source: &impl Source, digest: &[u8; 32]) -> Result<Held, StoreError> {
+    let row = lookup(source, tables::BLOCKS, digest, |row| BlockRow::split(row).map(|(row, _)| row))?;
+    Ok(match row {
+        None => Held::Not,
+        Some(Err(_)) => Held::Damaged,
+        Some(Ok(row)) => Held::As(row),
+    })
+}
+
+/// Removes a row that cannot be read, keeps what is known of its links, and lists a file of it to be unlinked. Returns until
+/// when it was leased, in Unix milliseconds; 0 is not at all.
+pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<u64, StoreError> {
+    let links = links_of_entries(changes.txn, &BTreeSet::from([*digest]))?;
+    for (session, seq) in links.get(digest).into_iter().flatten() {
+        changes.put(tables::BLOCK_REFS, (digest, *session, *seq), ())?;
+    }
+    let leases = leases_of(changes.txn, digest)?;
+    for lease in &leases {
+        changes.remove(tables::LEASES, (*lease, digest))?;
+    }
+    changes.remove(tables::BLOCKS, digest)?;
+    // Whether the bytes lay in a file is not known: unlinking one that is not there does nothing.
+    changes.put(tables::CONDEMNED, digest, ())?;
+    changes.set(meta::BLOCK_BYTES, bytes_held(changes.txn)?);
+    Ok(leases.into_iter().max().unwrap_or(0))
+}
+
+fn leases_of(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<u64>, StoreError> {
+    let mut leases = Vec::new();
+    for row in source.table(tables::LEASES)?.iter()? {
+        let row = row?.0;
+        let (expires, of) = row.value();
+        leases.extend((of == digest).then_some(expires));
+    }
+    Ok(leases)
+}
+
+/// Bytes of all blocks whose rows can be read.
+pub(crate) fn bytes_held(source: &impl Source) -> Result<u64, StoreError> {
+    let mut bytes = 0_u64;
+    for row in source.table(tables::BLOCKS)?.iter()? {
+        let size = BlockRow::split(row?.1.value()).map_or(0, |(block, _)| block.size);
+        bytes = bytes.saturating_add(size);
+    }
+    Ok(bytes)
+}
