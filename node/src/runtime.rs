@@ -153,8 +153,13 @@ async fn until_stopped(node: &Node) {
     node.stop();
 }
 
-/// Removes what has expired, until the node ends.
+/// Removes what a crash left and then, until the node ends, what has expired.
 async fn sweep(node: Node) {
+    let store = node.store().clone();
+    // What a crash left between a file and its row, or brought back of one that was redacted.
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.remove_orphans()).await {
+        tracing::warn!(code = error.code().name(), "removing files that nothing names failed: {error}");
+    }
     let mut stopping = node.stopping();
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     loop {

@@ -206,6 +206,67 @@ fn a_full_disk_reads_takes_a_revocation_and_goes_on_when_there_is_room() {
 }
 
 #[test]
+fn a_quota_that_is_used_up_takes_a_revocation() {
+    let home = Home::new();
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    for act in ACTS {
+        apply(&store, act).unwrap();
+    }
+    disk.leave_quota(0);
+    let refused = (0_u8..=255).find_map(|number| apply(&store, Act::Job(number)).err());
+    assert_eq!(refused, Some(Code::StoreReadOnly), "a quota that is used up refuses");
+    let held = dump(&store).unwrap();
+    // The disk says that it has room, so each is tried.
+    assert_eq!(apply(&store, Act::Append(0)), Err(Code::StoreReadOnly));
+    apply(&store, Act::Revoke).unwrap();
+    let with_tombstone = dump(&store).unwrap();
+    assert_ne!(with_tombstone["CONTROLS"], held["CONTROLS"]);
+    drop(store);
+    let store = open(&disk, &home.path()).unwrap();
+    assert_eq!(dump(&store).unwrap(), with_tombstone);
+    disk.leave_room(None);
+    apply(&store, Act::Append(0)).unwrap();
+    assert!(store.fsck().unwrap().is_clean());
+}
+
+#[test]
+fn a_disk_without_room_to_open_the_database_again_has_the_reserve() {
+    let home = Home::new();
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    apply(&store, Act::Job(1)).unwrap();
+    let held = dump(&store).unwrap();
+    // The write of the journal, and the first one of the database that is opened again.
+    disk.fail_writes_after(0, 2, Fault::Full);
+    assert_eq!(apply(&store, Act::Job(2)), Err(Code::StoreReadOnly));
+    assert!(disk.heal(), "both came");
+    assert_eq!((store.read_only_reason(), dump(&store).unwrap()), (None, held));
+    apply(&store, Act::Job(2)).unwrap();
+    assert!(store.fsck().unwrap().is_clean());
+}
+
+#[test]
+fn a_file_whose_row_is_gone_is_not_brought_back_by_a_power_cut() {
+    let home = Home::new();
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    for act in [Act::Append(0), Act::Append(0), Act::Append(0), Act::Redact(0), Act::Pin(0)] {
+        apply(&store, act).unwrap();
+    }
+    // Brought again with its entry, and removed.
+    apply(&store, Act::Again(0)).unwrap();
+    let cuts: Vec<ModelDisk> = (0..60).map(|seed| disk.after_crash(&mut Dice::new(seed))).collect();
+    drop(store);
+    for (seed, cut) in cuts.iter().enumerate() {
+        let store = open(cut, &home.path()).unwrap();
+        let condemned = payloads::condemned(&store.reader().unwrap().txn).unwrap();
+        let files = store.inner.files.list().unwrap();
+        assert!(files.iter().all(|file| condemned.contains(file)), "{seed}: a redacted file is back");
+    }
+}
+
+#[test]
 fn a_payload_file_that_cannot_be_written_refuses_the_entry_alone() {
     let home = Home::new();
     let disk = ModelDisk::new();

@@ -204,6 +204,26 @@ impl Files {
         self.remove(digest)
     }
 
+    /// Makes it durable that the files of these digests are gone: until then a power cut may bring them back.
+    pub(crate) fn sync_gone<'a>(
+        &self,
+        digests: impl IntoIterator<Item = &'a [u8; 32]>,
+    ) -> Result<(), StoreError> {
+        let leaves: BTreeSet<PathBuf> =
+            digests.into_iter().filter_map(|digest| self.path(digest).parent().map(Path::to_owned)).collect();
+        for leaf in &leaves {
+            match self.disk.sync_dir(leaf) {
+                // Of a file that never was.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                synced => {
+                    let what = || format!("fsync of {}", leaf.display());
+                    self.synced(synced.map_err(|error| StoreError::io(what(), error)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Removes a file; returns whether it was there.
     fn remove(&self, digest: &[u8; 32]) -> Result<bool, StoreError> {
         match self.disk.unlink(&self.path(digest)) {

@@ -233,14 +233,16 @@ impl Store {
     /// When the disk refuses.
     pub fn remove_orphans(&self) -> Result<u64, StoreError> {
         self.inner.health.check(Urgency::Ordinary)?;
-        let mut gone = 0;
+        let mut gone = Vec::new();
         for digest in self.inner.files.list()? {
-            gone += u64::from(self.inner.files.unlink_orphan(&digest, &self.inner.database, || {
-                // A row that is gone is gone when that is durable.
-                self.inner.published.get()
-            })?);
+            // A row that is gone is gone when that is durable.
+            let durable = || self.inner.published.get();
+            if self.inner.files.unlink_orphan(&digest, &self.inner.database, durable)? {
+                gone.push(digest);
+            }
         }
-        Ok(gone)
+        self.inner.files.sync_gone(&gone)?;
+        Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
     }
 
     /// Adopts a segment: [`Store::run`] of an [`Adopt`].

@@ -191,6 +191,21 @@ enum Place {
     Database,
 }
 
+/// The jobs of a batch that may be tried.
+struct Admitted {
+    jobs: Vec<Box<dyn Job>>,
+    reserve: Reserve,
+}
+
+/// Where the space set aside for a full disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reserve {
+    /// Set aside.
+    Kept,
+    /// Given back to the disk, for a batch.
+    Given,
+}
+
 /// A batch that was executed.
 #[derive(Default)]
 struct Executed {
@@ -271,7 +286,7 @@ impl Loop {
         if self.flusher.is_ahead() {
             self.put_back();
         }
-        let Some(mut jobs) = self.admitted(jobs) else { return };
+        let Some(Admitted { mut jobs, reserve }) = self.admitted(jobs) else { return };
         match guarded(|| self.execute(&mut jobs)) {
             Ok(done) if done.condemned.is_empty() && !jobs.iter().any(|job| is_settled(&**job)) => {
                 self.flusher.send(Flush { record: done.record, seen: done.seen, jobs });
@@ -282,24 +297,28 @@ impl Loop {
                 self.flusher.drained().answer(jobs, false);
             }
         }
-        if self.health.is_full() {
+        if reserve == Reserve::Given || self.health.is_full() {
             self.health.take_reserve();
         }
     }
 
     /// The jobs that may be tried; the others are answered. On a disk that was full the first that finds room opens it to
-    /// all, and until then what is urgent has the reserve.
-    fn admitted(&self, batch: Vec<Box<dyn Job>>) -> Option<Vec<Box<dyn Job>>> {
-        if self.health.is_full() && self.health.has_room() {
+    /// all. What is urgent has the reserve all the same: a user's quota may leave no room where the disk has some.
+    fn admitted(&self, batch: Vec<Box<dyn Job>>) -> Option<Admitted> {
+        let was_full = self.health.is_full();
+        if was_full && self.health.has_room() {
             self.health.recover();
         }
         let (admitted, refused): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|job| self.health.check(job.urgency()).is_ok());
         refused.into_iter().for_each(|job| job.answer(Err(self.health.refusal())));
-        if self.health.is_full() && !admitted.is_empty() {
+        let reserve = if was_full && admitted.iter().any(|job| job.urgency() == Urgency::Urgent) {
             self.health.give_reserve();
-        }
-        (!admitted.is_empty()).then_some(admitted)
+            Reserve::Given
+        } else {
+            Reserve::Kept
+        };
+        (!admitted.is_empty()).then_some(Admitted { jobs: admitted, reserve })
     }
 
     /// Ends writing, and puts the database back to what is durable. A refusal is of a failure that was noted where it came.
@@ -317,8 +336,13 @@ impl Loop {
             Ended::UntilRoom => Again::ToWrite,
             Ended::ForGood => Again::ToRead,
         };
-        let opened = opened_again(&self.database, &mut back, again).or_else(|error| {
-            // A disk without room even for this.
+        let mut opened = opened_again(&self.database, &mut back, again);
+        if again == Again::ToWrite && opened.as_ref().is_err_and(StoreError::is_storage_full) {
+            // A disk without room even for this: the reserve may be enough. It is taken again after the batch.
+            self.health.give_reserve();
+            opened = opened_again(&self.database, &mut back, again);
+        }
+        let opened = opened.or_else(|error| {
             self.health.fail_for_good(&error);
             opened_again(&self.database, &mut back, Again::ToRead)
         });
@@ -383,7 +407,8 @@ impl Loop {
     fn settle(&mut self, done: Executed, mut jobs: Vec<Box<dyn Job>>) {
         let records: Vec<_> = done.record.into_iter().collect();
         let durable = self.flusher.drained().persist(&records, done.seen);
-        // The batch is committed whatever becomes of this; a redaction is answered when its bytes are gone.
+        // The batch is committed, and answered so, whatever becomes of this. A file that cannot be unlinked, or that another
+        // operation relies on, stays listed and is tried again with the next batch.
         match &durable {
             Ok(()) => {
                 let left = guarded(|| {
@@ -402,13 +427,17 @@ impl Loop {
     /// Unlinks files that operations had prepared and that got no row: the operation was refused, was a replay, or brought
     /// a payload that is redacted.
     fn drop_unused(&self, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-        let prepared = batch.iter_mut().flat_map(|job| job.take_files());
-        prepared
-            .map(|digest| self.files.unlink_orphan(&digest, &self.database, || self.published.get()))
-            .try_for_each(|gone| gone.map(|_| ()))
+        let mut gone = Vec::new();
+        for digest in batch.iter_mut().flat_map(|job| job.take_files()) {
+            if self.files.unlink_orphan(&digest, &self.database, || self.published.get())? {
+                gone.push(digest);
+            }
+        }
+        self.files.sync_gone(&gone)
     }
 
-    /// Unlinks files whose rows are gone. Their names stay listed until then, so a crash in between loses none.
+    /// Unlinks files whose rows are gone. Their names stay listed until that is durable, so a crash in between loses none and
+    /// brings none back.
     fn unlink(&mut self, condemned: &[[u8; 32]]) -> Result<(), StoreError> {
         if condemned.is_empty() {
             return Ok(());
@@ -419,6 +448,7 @@ impl Loop {
                 gone.push(digest);
             }
         }
+        self.files.sync_gone(gone.iter().copied())?;
         let txn = self.database.begin_write()?;
         let batch = Batch::new(&txn);
         for digest in gone {

@@ -104,6 +104,27 @@ pub(super) struct State {
     pub(super) pending: Vec<NameChange>,
     /// Blocks that there are; none is no limit.
     capacity: Option<usize>,
+    /// Whose limit that is.
+    limit: Limit,
+}
+
+/// What a disk without room is without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Limit {
+    /// Room.
+    #[default]
+    Disk,
+    /// Room for this user: the disk itself says that it has some.
+    Quota,
+}
+
+impl Limit {
+    fn error(self) -> io::Error {
+        match self {
+            Limit::Disk => io::ErrorKind::StorageFull.into(),
+            Limit::Quota => io::ErrorKind::QuotaExceeded.into(),
+        }
+    }
 }
 
 impl NameChange {
@@ -171,14 +192,14 @@ impl State {
     }
 
     fn change(&mut self, file: u64, change: ByteChange) -> io::Result<()> {
-        let free = self.free();
+        let (free, limit) = (self.free(), self.limit);
         let Some(node) = self.nodes.get_mut(&file) else { return Err(io::ErrorKind::NotFound.into()) };
         match &change {
             ByteChange::Write { at, bytes } => {
                 let touched = at / BLOCK_BYTES..(at + bytes.len()).div_ceil(BLOCK_BYTES);
                 let new: Vec<usize> = touched.filter(|block| !node.blocks.contains(block)).collect();
                 if new.len() > free {
-                    return Err(io::ErrorKind::StorageFull.into());
+                    return Err(limit.error());
                 }
                 node.blocks.extend(new);
             }
@@ -260,11 +281,11 @@ impl State {
             Ok(file) => file,
             Err(_) => self.add(path.to_owned(), Node::default()),
         };
-        let free = self.free();
+        let (free, limit) = (self.free(), self.limit);
         let Some(node) = self.nodes.get_mut(&file) else { return Ok(()) };
         let wanted = bytes.div_ceil(BLOCK_BYTES);
         if wanted.saturating_sub(node.blocks.len()) > free {
-            return Err(io::ErrorKind::StorageFull.into());
+            return Err(limit.error());
         }
         node.blocks.extend(0..wanted);
         Ok(())
@@ -276,6 +297,8 @@ impl State {
 struct Plan {
     /// Calls that still succeed.
     left: u64,
+    /// Calls that fail after them.
+    times: u64,
     fault: Fault,
 }
 
@@ -332,12 +355,17 @@ impl ModelDisk {
 
     /// Lets `calls` more calls that change something succeed; the one after them fails, once.
     pub fn fail_write_after(&self, calls: u64, fault: Fault) {
-        self.inner().writes = Some(Plan { left: calls, fault });
+        self.fail_writes_after(calls, 1, fault);
+    }
+
+    /// Lets `calls` more calls that change something succeed; the `times` after them fail.
+    pub fn fail_writes_after(&self, calls: u64, times: u64, fault: Fault) {
+        self.inner().writes = Some(Plan { left: calls, times, fault });
     }
 
     /// Lets `calls` more reads succeed; the one after them fails, once.
     pub fn fail_read_after(&self, calls: u64) {
-        self.inner().reads = Some(Plan { left: calls, fault: Fault::Failed });
+        self.inner().reads = Some(Plan { left: calls, times: 1, fault: Fault::Failed });
     }
 
     /// Nothing fails any more by plan. Returns whether the plan was carried out.
@@ -353,6 +381,13 @@ impl ModelDisk {
         let mut inner = self.inner();
         let used = inner.state.used();
         inner.state.capacity = bytes.map(|bytes| used + bytes / BLOCK_BYTES);
+        inner.state.limit = Limit::Disk;
+    }
+
+    /// As [`ModelDisk::leave_room`], of a user's quota: the disk says that it has room.
+    pub fn leave_quota(&self, bytes: usize) {
+        self.leave_room(Some(bytes));
+        self.inner().state.limit = Limit::Quota;
     }
 
     /// Flips one bit of a file, as it reads and as it would after a crash.
@@ -413,7 +448,12 @@ impl ModelDisk {
 fn due(plan: &mut Option<Plan>) -> Option<Fault> {
     let held = plan.as_mut()?;
     if held.left == 0 {
-        return plan.take().map(|plan| plan.fault);
+        let fault = held.fault;
+        held.times -= 1;
+        if held.times == 0 {
+            *plan = None;
+        }
+        return Some(fault);
     }
     held.left -= 1;
     None
@@ -552,7 +592,8 @@ impl Disk for ModelDisk {
     }
 
     fn free_bytes(&self, _path: &Path) -> io::Result<u64> {
-        let free = self.inner().state.free();
+        let state = &self.inner().state;
+        let free = if state.limit == Limit::Quota { usize::MAX } else { state.free() };
         Ok(u64::try_from(free.saturating_mul(BLOCK_BYTES)).unwrap_or(u64::MAX))
     }
 }
