@@ -227,12 +227,28 @@ impl Step for Hold {
     }
 }
 
+/// A note on its way that blocks the writer.
+pub(crate) struct Queued {
+    /// It blocks until this is used or dropped.
+    pub(crate) release: mpsc::Sender<()>,
+    /// Told when it blocks.
+    pub(crate) entered: mpsc::Receiver<()>,
+    /// Closed when it was answered, or will not be.
+    pub(crate) answered: mpsc::Receiver<()>,
+}
+
+/// Queues a note that blocks the writer when its turn comes.
+pub(crate) fn queue_hold(store: &Store) -> Queued {
+    let (release, wait) = mpsc::channel::<()>();
+    let ((sender, entered), (answer, answered)) = (mpsc::channel(), mpsc::channel::<()>());
+    let note = PutNote { at: now(), topic: "hold".to_owned(), data: Vec::new() };
+    store.submit(Hold { note, entered: sender, wait }, move |_| drop(answer)).unwrap();
+    Queued { release, entered, answered }
+}
+
 /// Blocks the writer until the returned sender is used or dropped, so that what is queued meanwhile is one batch.
 pub(crate) fn hold(store: &Store) -> mpsc::Sender<()> {
-    let (release, wait) = mpsc::channel::<()>();
-    let (entered, is_in) = mpsc::channel();
-    let note = PutNote { at: now(), topic: "hold".to_owned(), data: Vec::new() };
-    store.submit(Hold { note, entered, wait }, |_| {}).unwrap();
-    is_in.recv().unwrap();
-    release
+    let held = queue_hold(store);
+    held.entered.recv().unwrap();
+    held.release
 }

@@ -77,11 +77,16 @@ pub(crate) struct Back {
 impl Back {
     /// Makes batches durable and shows the last one. A failure ends writing; the writer then puts the database back.
     pub(crate) fn persist(&mut self, records: &[(u64, Redo)], seen: Option<Seen>) -> Result<(), StoreError> {
-        let appended = self.check().and_then(|()| {
-            self.journal.append(records).inspect_err(|error| {
-                self.health.fail(error);
+        let appended = if records.is_empty() {
+            // It is in the database already, or changed nothing: what failed since does not undo that.
+            self.check_base()
+        } else {
+            self.check().and_then(|()| {
+                self.journal.append(records).inspect_err(|error| {
+                    self.health.fail(error);
+                })
             })
-        });
+        };
         if let Err(error) = appended {
             self.is_ahead.store(true, Ordering::SeqCst);
             return Err(error);
@@ -97,10 +102,13 @@ impl Back {
 
     /// Refuses what stands on a batch that failed, or comes after a failure that is for good.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        if self.is_ahead.load(Ordering::SeqCst) {
-            return Err(self.health.refusal());
-        }
+        self.check_base()?;
         self.health.check(Urgency::Urgent)
+    }
+
+    /// Refuses what stands on a batch that failed.
+    fn check_base(&self) -> Result<(), StoreError> {
+        if self.is_ahead.load(Ordering::SeqCst) { Err(self.health.refusal()) } else { Ok(()) }
     }
 
     /// What readers see from now on: a commit of the database that was opened again, with all that is durable and no more.
@@ -113,6 +121,12 @@ impl Back {
     pub(crate) fn refuse_kept(&mut self) {
         let refused = std::mem::take(&mut self.refused);
         self.answer(refused, false);
+    }
+
+    /// The thread is gone: it panicked, and nothing is made durable any more.
+    fn thread_is_gone(&self) {
+        self.health.fail_for_good(&StoreError::Closed);
+        self.is_ahead.store(true, Ordering::SeqCst);
     }
 
     fn flush(&mut self, batches: Vec<Flush>) {
@@ -198,24 +212,23 @@ impl Flusher {
         if let Some(Err(unsent)) = sent
             && let Message::Flush(flush) = unsent.0
         {
-            // The thread is gone: it panicked, and nothing is durable any more.
             let back = locked(&self.back);
-            back.health.fail_for_good(&StoreError::Closed);
-            back.is_ahead.store(true, Ordering::SeqCst);
+            back.thread_is_gone();
             back.answer(flush.jobs, false);
         }
     }
 
-    /// Waits until everything that was handed over is done; then nothing else makes anything durable.
+    /// Waits until everything that was handed over is done; then nothing else makes anything durable. If the thread is gone, what
+    /// was handed over may not be done, and nothing that stands on it is any more.
     pub(crate) fn drained(&self) -> MutexGuard<'_, Back> {
         let (done, wait) = sync_channel(1);
-        if let Some(queue) = &self.queue
-            && queue.send(Message::Drain(done)).is_ok()
-        {
-            // An end without an answer is a thread that is gone; the next batch is refused for it.
-            let _ = wait.recv();
+        let sent = self.queue.as_ref().map(|queue| queue.send(Message::Drain(done)));
+        let is_done = matches!(sent, Some(Ok(()))) && wait.recv().is_ok();
+        let back = locked(&self.back);
+        if !is_done {
+            back.thread_is_gone();
         }
-        locked(&self.back)
+        back
     }
 }
 
@@ -251,3 +264,7 @@ fn run(back: &Mutex<Back>, queue: &Receiver<Message>) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "flush_tests.rs"]
+mod tests;

@@ -113,14 +113,15 @@ pub struct Store {
     inner: Arc<Inner>,
 }
 
-/// Fields drop in this order: the writer ends before the database closes, and the lock goes last.
+/// Fields drop in this order: the writer ends before the database closes, and the lock goes last. The writer has it too: where
+/// it cannot be waited for, it ends later.
 struct Inner {
     writer: Writer,
     health: Arc<Health>,
     published: Arc<Published>,
     database: Arc<Db>,
     files: Arc<Files>,
-    _lock: Lock,
+    _lock: Arc<Lock>,
 }
 
 impl Store {
@@ -152,6 +153,7 @@ impl Store {
             Arc::clone(&published),
             opened.journal,
             hook,
+            Arc::clone(&opened.lock),
         )?;
         let (database, files, lock) = (opened.database, opened.files, opened.lock);
         Ok(Store { inner: Arc::new(Inner { writer, health, published, database, files, _lock: lock }) })
@@ -161,7 +163,7 @@ impl Store {
     ///
     /// # Errors
     /// The operation's refusal, which left the store as it was; `E_STORE_READ_ONLY` when it, or an earlier one, could not be
-    /// written.
+    /// written. Nothing of it is seen in this process then; it may be there at the next open, so ask again with the same key.
     pub fn run<O: Operation>(&self, operation: O) -> Result<O::Output, O::Error> {
         let (sender, answer) = sync_channel(1);
         self.submit(operation, move |outcome| {

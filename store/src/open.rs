@@ -89,7 +89,7 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "closing the file gives the 
 
 /// What an opened directory consists of.
 pub(crate) struct Opened {
-    pub(crate) lock: Lock,
+    pub(crate) lock: Arc<Lock>,
     pub(crate) database: Arc<Db>,
     pub(crate) journal: Journal,
     pub(crate) files: Arc<Files>,
@@ -117,7 +117,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: &OpenOptions) -> Re
     };
     let (database, journal) = settled?;
     health.take_reserve();
-    Ok(Opened { lock, database: Arc::new(database), journal, files })
+    Ok(Opened { lock: Arc::new(lock), database: Arc::new(database), journal, files })
 }
 
 /// A data directory that is being opened.

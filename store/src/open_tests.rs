@@ -117,3 +117,22 @@ fn opens_are_counted() {
         assert!(store.reader().unwrap().is_guard_trusted().unwrap());
     }
 }
+
+#[test]
+fn the_lock_is_held_until_the_writer_has_ended() {
+    let home = Home::new();
+    let store = home.open();
+    let (path, (told, outcome)) = (home.path(), std::sync::mpsc::channel());
+    let release = hold(&store);
+    let last = store.clone();
+    let note = PutNote { at: now(), topic: "last".to_owned(), data: Vec::new() };
+    // The writer cannot end before this answer is given.
+    let reply = move |_| {
+        drop(last);
+        told.send(Store::open(&path, options()).err().map(|error| error.code())).unwrap();
+    };
+    store.submit(note, reply).unwrap();
+    drop(store);
+    drop(release);
+    assert_eq!(outcome.recv().unwrap(), Some(Code::Locked));
+}

@@ -10,8 +10,9 @@
 //!
 //! An operation is split in two by its types: `check` sees the transaction read-only and may refuse, `write` may only fail
 //! as the disk fails. So a refused one has written nothing and spoils nothing, and no savepoint is needed. If a write or
-//! the commit fails, none of the batch happened, all its callers are told so, and the store takes no writes until it is opened
-//! again; after a full disk, until there is room ([`crate::health`]).
+//! the commit fails, nothing of the batch is seen in this process, all its callers are told so, and the store takes no writes
+//! until it is opened again; after a full disk, until there is room ([`crate::health`]). It may be there at the next open: an
+//! fsync that failed may have written the record whole. Who asks again with the same key gets what then stands.
 //!
 //! A small batch is committed in memory and made durable by the [`crate::journal`]; a large one, and one now and then, is
 //! committed to the database durably, and the journal begins anew. On a disk with little room left nothing goes to
@@ -33,6 +34,7 @@ use crate::files::{Files, InFlight};
 use crate::flush::{Back, Flush, Flusher, Published, Seen};
 use crate::health::{Ended, Health, Urgency};
 use crate::journal::{self, Journal};
+use crate::open::Lock;
 use crate::queued::{Job, Wake, Wrote, is_settled};
 use crate::redo::Redo;
 use crate::source::counter;
@@ -111,6 +113,7 @@ impl Writer {
         published: Arc<Published>,
         journal: Journal,
         hook: Option<CommitHook>,
+        lock: Arc<Lock>,
     ) -> Result<Self, StoreError> {
         let (sender, jobs) = sync_channel::<Box<dyn Job>>(QUEUE_MAX);
         let queue = Arc::new(Mutex::new(Some(sender)));
@@ -123,7 +126,7 @@ impl Writer {
         let flusher =
             Flusher::start(journal, Arc::clone(&health), Arc::clone(&published), hook, Box::new(wake))?;
         let answers = flusher.thread_id();
-        let thread = Loop { database, files, health, published, flusher, journal_bytes: 0 };
+        let thread = Loop { database, files, health, published, flusher, journal_bytes: 0, _lock: lock };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || thread.run(&jobs))
@@ -245,6 +248,8 @@ struct Loop {
     flusher: Flusher,
     /// Bytes of the journal since the last checkpoint, with those that are on their way.
     journal_bytes: usize,
+    /// Until everything above is closed: the thread may outlive the store that started it.
+    _lock: Arc<Lock>,
 }
 
 impl Drop for Loop {
