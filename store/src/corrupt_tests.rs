@@ -8,6 +8,7 @@ use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
 use throughline_protocol::evidence::Exhibit;
 use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, UnixMillis};
+use throughline_protocol::testing::SessionBuilder;
 
 use crate::checked::Checked;
 use crate::database::{commit_durably, guarded};
@@ -140,6 +141,10 @@ fn a_flipped_bit_in_any_row_is_found_and_what_others_hold_comes_back() {
     every_table!(each);
 }
 
+fn tip_of(store: &Store, builder: &SessionBuilder) -> Option<EntryCid> {
+    store.reader().unwrap().session(builder.session()).ok().flatten().map(|row| row.tip.cid)
+}
+
 #[test]
 fn a_flipped_bit_in_any_rows_does_not_end_writing() {
     let every_act = |session| {
@@ -158,6 +163,12 @@ fn a_flipped_bit_in_any_rows_does_not_end_writing() {
                 // A refusal is an outcome like any other; that of a store that takes no writes is not.
                 let outcome = apply(&store, act);
                 assert_ne!(outcome, Err(Code::StoreReadOnly), "{}: {act:?}", stringify!($table));
+            }
+            for builder in &WORLD.sessions {
+                let (session, expected_tip) = (builder.session(), tip_of(&store, builder));
+                // One that cannot be read is not held, or refuses.
+                let Some(expected_tip) = expected_tip else { continue };
+                let _ = store.run(Forget { session, expected_tip, at: now() });
             }
             assert_eq!(store.read_only_reason(), None, "{}", stringify!($table));
         })* };
@@ -227,6 +238,39 @@ fn a_block_whose_row_is_damaged_is_put_again_dropped_or_goes_with_its_session() 
     assert_eq!((counted(&store), files(&disk)), ((0, 0), 0));
     let found = store.fsck().unwrap();
     assert!(found.is_clean(), "{:?}", found.problems);
+}
+
+#[test]
+fn a_wrong_count_of_the_bytes_of_evidence_is_found_and_mended() {
+    let home = Home::new();
+    let (_disk, store) = filled(&home);
+    let txn = store.inner.database.begin_write().unwrap();
+    txn.open_table(crate::tables::META::DEFINITION)
+        .unwrap()
+        .insert(crate::tables::meta::EVIDENCE_BYTES, 1)
+        .unwrap();
+    commit_durably(txn).unwrap();
+    store.inner.published.set(store.inner.database.begin_read().unwrap());
+    let found = store.fsck().unwrap();
+    assert_eq!(found.problem_count, 1, "{:?}", found.problems);
+    assert!(found.problems[0].what.contains("bytes of evidence"), "{:?}", found.problems);
+    assert_eq!(store.run(Mend { blobs: Vec::new(), at: now() }).unwrap(), 1);
+    assert!(store.fsck().unwrap().is_clean());
+}
+
+#[test]
+fn a_damaged_job_is_told_and_is_replaced_or_removed_by_who_expects_anything() {
+    let home = Home::new();
+    let (_disk, store) = filled(&home);
+    flip_rows(&store, crate::tables::JOBS, 0..usize::MAX, &mut Dice::new(37));
+    assert_eq!(store.reader().unwrap().jobs("job").unwrap_err().code(), Code::StoreCorrupt);
+    let job = |expect, journal| PutJob { kind: "job".to_owned(), id: vec![1], expect, journal, at: now() };
+    let refused = |job: PutJob| store.run(job).unwrap_err().code();
+    assert_eq!(refused(job(Expect::Absent, Some(vec![1]))), Code::StoreCorrupt);
+    assert_eq!(refused(job(Expect::Anything, Some(Vec::new()))), Code::SchemaLen, "it would read as damaged");
+    store.run(job(Expect::Anything, Some(vec![1]))).unwrap();
+    assert_eq!(store.reader().unwrap().jobs("job").unwrap()[0].value, [1]);
+    assert!(store.fsck().unwrap().is_clean());
 }
 
 /// A payload of the first session that is a file, with the entry that names it.
