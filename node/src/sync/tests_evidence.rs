@@ -187,7 +187,7 @@ async fn what_is_too_large_to_be_told_does_not_wait_for_ever() {
         assert!(evidence::untold(&witness.node, id).unwrap().is_empty(), "there is no message for it");
         assert!(is_told(id)(&witness.node));
         let waiting =
-            witness.node.reader().unwrap().sessions_with_evidence(throughline_store::Evident::Untold, 10);
+            witness.node.reader().unwrap().sessions_with_untold_evidence(10);
         assert!(waiting.unwrap().is_empty());
     })
     .await;
