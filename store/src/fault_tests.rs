@@ -180,7 +180,8 @@ fn a_full_disk_reads_takes_a_revocation_and_goes_on_when_there_is_room() {
         }
     }
     assert_eq!(refused, Some(Code::StoreReadOnly), "a full disk refuses");
-    let why = store.read_only_reason().unwrap();
+    let ReadOnly { why, ended } = store.read_only_reason().unwrap();
+    assert_eq!(ended, Ended::UntilRoom);
     assert!(why.contains("the disk is full"), "{why}");
     let held = dump(&store).unwrap();
     assert!(store.fsck().unwrap().is_clean());

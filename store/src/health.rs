@@ -54,9 +54,18 @@ pub(crate) struct Health {
     condition: Mutex<Condition>,
 }
 
-/// What a failure of the disk means.
+/// Why the store takes no writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadOnly {
+    /// For people.
+    pub why: String,
+    /// For how long.
+    pub ended: Ended,
+}
+
+/// For how long a failure of the disk ends writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub enum Ended {
     /// Until there is room.
     UntilRoom,
     /// For this process.

@@ -79,7 +79,7 @@ pub use forget::Forget;
 pub use fsck::{ChainCheck, Fsck, Problem};
 pub use fsck_check::VerifyCheck;
 pub use guard::GuardUse;
-pub use health::Urgency;
+pub use health::{Ended, ReadOnly, Urgency};
 pub use idempotency::{Idempotency, PutAnswer, Scope, Used};
 pub use index::Lane;
 pub use jobs::{Expect, NamedRow, PutFact, PutJob};
@@ -261,8 +261,10 @@ impl Store {
 
     /// Why the store takes no writes; none while it does, and when a disk that was full has room again.
     #[must_use]
-    pub fn read_only_reason(&self) -> Option<String> {
-        self.inner.health.check(Urgency::Ordinary).err().map(|error| error.to_string())
+    pub fn read_only_reason(&self) -> Option<ReadOnly> {
+        let health = &self.inner.health;
+        let refused = health.check(Urgency::Ordinary).err()?;
+        Some(ReadOnly { why: refused.to_string(), ended: health.ended() })
     }
 
     /// Whether every page of the database is as it was written; see [`database::Db::check_pages`].

@@ -67,6 +67,13 @@ fn check_38_answers_are_what_their_schemas_say() {
         &["version"],
         &["export", session, "-o", &file],
         &["verify", &file, "--payloads", "all"],
+        &["fork", session],
+        &["pin", session],
+        &["key", "show"],
+        &["config", "check"],
+        &["move", session, "--to", "self", "--dry-run"],
+        &["publish", session, "--yes"],
+        &["anchor", session],
         // Refusals of every fault.
         &["push"],
         &["show", "nosuch"],
@@ -77,6 +84,9 @@ fn check_38_answers_are_what_their_schemas_say() {
     }
     held.run_with_stdin(&["append", session], &json!({"type": "SessionNote", "kind": "close"}));
     held.run_with_stdin(&["append", session], &json!({"type": "SessionNote", "kind": "nosuch"}));
+    let reader = held.run(&["id"])["principal"].as_str().map(str::to_owned).unwrap();
+    held.run(&["grant", &reader, "--role", "reader"]);
+    held.run(&["revoke", &reader, "--yes"]);
     // Every verdict: what was cut and what forked stands in none other.
     for fixture in ["valid", "sealed", "incomplete", "forked", "revoked-tail", "fenced-tail", "corrupt"] {
         let answer = held.run(&["verify", &path(&format!("fixtures/{fixture}.car"))]);

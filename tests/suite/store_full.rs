@@ -73,7 +73,7 @@ fn child() {
         }
     }
     assert_eq!(refused.expect("the disk is full").code(), Code::StoreReadOnly);
-    let why = store.read_only_reason().expect("it takes no writes");
+    let why = store.read_only_reason().expect("it takes no writes").why;
     assert!(why.contains("the disk is full"), "{why}");
     let is_whole = |store: &Store| {
         let tip = store.reader().unwrap().session(builder.session()).unwrap().unwrap().tip;

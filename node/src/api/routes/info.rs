@@ -8,7 +8,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use throughline_protocol::id::SessionId;
 use throughline_protocol::ticket::{PeerTicket, Ticket};
-use throughline_store::Damage;
+use throughline_store::{Damage, Ended, ReadOnly};
 
 use crate::api::error::Answer;
 use crate::api::{App, openapi};
@@ -128,11 +128,10 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
     let store = node.store().read_only_reason();
     let health: Vec<Value> = store
         .iter()
-        .map(|why| {
-            let fix = if why.contains("the disk is full") {
-                "make room; writing goes on by itself"
-            } else {
-                "fix the disk, then restart"
+        .map(|ReadOnly { why, ended }| {
+            let fix = match ended {
+                Ended::UntilRoom => "make room; writing goes on by itself",
+                Ended::ForGood => "fix the disk, then restart",
             };
             json!({"code": "H_READ_ONLY", "severity": "error", "message": why, "fix": fix})
         })
