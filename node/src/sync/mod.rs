@@ -159,10 +159,8 @@ impl Network {
     /// # Errors
     /// As [`Network::fetch`].
     pub async fn fetch_counted(&self, request: FetchRequest, tally: Arc<Tally>) -> Answer<Fetched> {
-        let session = request.session;
-        let fetched = self.shared.fetch(request, tally).await;
-        follow::settled(&self.shared, session);
-        fetched
+        let _transferring = follow::Transferring::of(&self.shared, request.session);
+        self.shared.fetch(request, tally).await
     }
 
     /// As [`Network::fetch`], as the object that the API answers with: the shape of `verify`, and the figures of the transfer.

@@ -186,8 +186,7 @@ async fn what_is_too_large_to_be_told_does_not_wait_for_ever() {
         assert!(size > throughline_protocol::limits::ANNOUNCEMENT_BYTES_MAX, "{size}");
         assert!(evidence::untold(&witness.node, id).unwrap().is_empty(), "there is no message for it");
         assert!(is_told(id)(&witness.node));
-        let waiting =
-            witness.node.reader().unwrap().sessions_with_untold_evidence(10);
+        let waiting = witness.node.reader().unwrap().sessions_with_untold_evidence(10);
         assert!(waiting.unwrap().is_empty());
     })
     .await;

@@ -106,6 +106,18 @@ async fn entries_out_of_order_are_not_what_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_empty_frame_is_no_sign_of_life() {
+    in_time(async {
+        let outcome = ask_liar("empty", Then::End, |frames| {
+            frames.insert(HEAD_FRAMES + 8, ChainAnswer::Entries(Vec::new()));
+        })
+        .await;
+        assert_eq!((outcome.code, outcome.stored, outcome.charges), (Code::SyncUnsolicited, 8, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_withheld_middle_is_noticed_at_the_gap() {
     in_time(async {
         let outcome = ask_liar("withheld", Then::End, |frames| {

@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_head_that_came_to_nothing_is_not_asked_for_again_and_another_waits_longer_each_time() {
         let (mut claims, start) = (Claims::default(), Duration::from_secs(1_000));
-        let who = (peer(1), Standing::Known);
+        let who = (peer(1), Standing::Known(peer(1)));
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         assert!(claims.is_due(who, session(1), head(1), at(0)));
         assert_eq!(claims.failed(who, session(1), head(1), at(0)), Failed::Counted);
@@ -162,7 +162,7 @@ mod tests {
         assert!(!claims.is_due(who, session(1), head(1), at(1)), "the same head waits longer");
         assert!(claims.is_due(who, session(1), head(3), at(1)), "another head of it is news");
         assert!(
-            claims.is_due((peer(2), Standing::Known), session(1), head(1), at(0)),
+            claims.is_due((peer(2), Standing::Known(peer(1))), session(1), head(1), at(0)),
             "another peer may have it"
         );
         claims.failed(who, session(2), head(2), at(1));
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn failures_over_the_free_ones_are_charged_and_the_pause_has_an_end() {
         let (mut claims, start) = (Claims::default(), Duration::from_secs(1_000));
-        let who = (peer(1), Standing::Known);
+        let who = (peer(1), Standing::Known(peer(1)));
         for number in 0..40_u8 {
             let expected = if u32::from(number) < FREE { Failed::Counted } else { Failed::Charge };
             assert_eq!(claims.failed(who, session(number), head(number), start), expected);
@@ -203,7 +203,7 @@ mod tests {
         }
         assert_eq!(tried, STRANGERS_MAX);
         assert!(
-            claims.is_due((peer(200), Standing::Known), session(1), head(1), start),
+            claims.is_due((peer(200), Standing::Known(peer(1))), session(1), head(1), start),
             "who is known is not stopped"
         );
         assert!(claims.is_due((peer(201), Standing::Stranger), session(1), head(1), start + WINDOW));
@@ -213,13 +213,13 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let (mut claims, start) = (Claims::default(), Duration::from_secs(1_000));
         for number in 0..PEERS_MAX + 10 {
-            claims.failed((peer(number), Standing::Known), session(1), head(1), start);
+            claims.failed((peer(number), Standing::Known(peer(1))), session(1), head(1), start);
         }
         for number in 0..HEADS_MAX + 10 {
             let mut digest = [0; 32];
             digest[..8].copy_from_slice(&number.to_be_bytes());
             let session = SessionId::of_genesis(EntryCid::from_digest(digest));
-            claims.failed((peer(5_000), Standing::Known), session, head(1), start);
+            claims.failed((peer(5_000), Standing::Known(peer(1))), session, head(1), start);
         }
         assert_eq!(
             (claims.accounts.len(), claims.accounts[&peer(5_000)].refuted.len()),

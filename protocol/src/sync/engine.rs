@@ -10,7 +10,7 @@
 //!
 //! A hint says that a peer may have something; it is never believed, only acted on. The engine must never lose one: after
 //! each hint of a peer that stays, a comparison with it begins. It must never have two comparisons with one peer under way,
-//! and strangers, however many and however slow, must never hold the places of peers that are known. What a comparison finds
+//! and neither strangers nor one known party, with however many keys and however slow, must ever hold all places. What a comparison finds
 //! and what is held is not its business: who runs it asks the store, and comes back with how it ended.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,8 +26,8 @@ pub type PeerKey = Principal;
 /// Whether a peer is known: by the address book, or as a party to the node's owner that proved to be it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is.
-    Known,
+    /// It is, and this principal stands behind it; its connection key where it proved no other.
+    Known(Principal),
     /// It is anybody.
     Stranger,
 }
@@ -155,6 +155,8 @@ pub struct Limits {
     pub places: usize,
     /// Comparisons with strangers under way; fewer than `places`.
     pub places_of_strangers: usize,
+    /// Comparisons with one known principal under way, over all of its connections; fewer than `places`.
+    pub places_of_one: usize,
     /// Peers with whom something is under way or waits. More than the network connects to; beyond it a hint is dropped, and
     /// the timer's finds what it was about.
     pub peers_max: usize,
@@ -171,6 +173,7 @@ impl Default for Limits {
         Limits {
             places: 8,
             places_of_strangers: 6,
+            places_of_one: 4,
             peers_max: 1_024,
             retries: 3,
             retry: Duration::from_millis(100),
@@ -207,8 +210,8 @@ pub struct Engine {
     peers: BTreeMap<PeerKey, Peer>,
     /// First come, first served, each kind for its own places.
     queue: VecDeque<PeerKey>,
-    running: usize,
-    running_strangers: usize,
+    /// As what those stand that have a place.
+    running: Vec<Standing>,
     busy: BTreeMap<(SessionId, PeerKey), Standing>,
     claims: Claims,
     outputs: VecDeque<Output>,
@@ -223,8 +226,7 @@ impl Engine {
             limits,
             peers: BTreeMap::new(),
             queue: VecDeque::new(),
-            running: 0,
-            running_strangers: 0,
+            running: Vec::new(),
             busy: BTreeMap::new(),
             claims: Claims::default(),
             outputs: VecDeque::new(),
@@ -321,9 +323,8 @@ impl Engine {
             self.dropped += 1;
             return;
         };
-        self.running -= 1;
-        if standing == Standing::Stranger {
-            self.running_strangers -= 1;
+        if let Some(at) = self.running.iter().position(|running| *running == standing) {
+            self.running.swap_remove(at);
         }
         if end == End::MayPass && peer.attempts < self.limits.retries {
             let pause = self.limits.retry.saturating_mul(1 << peer.attempts.min(16));
@@ -350,12 +351,14 @@ impl Engine {
     }
 
     fn settled(&mut self, session: SessionId) {
-        let these: Vec<(PeerKey, Standing)> = self
+        let mut these: Vec<(PeerKey, Standing)> = self
             .busy
             .iter()
             .filter(|((of, _), _)| *of == session)
             .map(|((_, peer), standing)| (*peer, *standing))
             .collect();
+        // Whoever comes first fetches it, and the others wait again.
+        these.sort_by_key(|(_, standing)| *standing == Standing::Stranger);
         for (peer, standing) in these {
             self.busy.remove(&(session, peer));
             self.hint(peer, standing, Scope::Session(session));
@@ -375,18 +378,18 @@ impl Engine {
         let mut waiting = VecDeque::new();
         while let Some(key) = self.queue.pop_front() {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
-            let has_place = self.running < self.limits.places
-                && (peer.standing == Standing::Known
-                    || self.running_strangers < self.limits.places_of_strangers);
+            let alike = self.running.iter().filter(|running| **running == peer.standing).count();
+            let most = match peer.standing {
+                Standing::Known(_) => self.limits.places_of_one,
+                Standing::Stranger => self.limits.places_of_strangers,
+            };
+            let has_place = self.running.len() < self.limits.places && alike < most;
             let Some(scope) = peer.next.take_if(|_| has_place) else {
                 waiting.push_back(key);
                 continue;
             };
             peer.state = State::Running(scope, peer.standing);
-            self.running += 1;
-            if peer.standing == Standing::Stranger {
-                self.running_strangers += 1;
-            }
+            self.running.push(peer.standing);
             self.outputs.push_back(Output::Compare { peer: key, scope });
         }
         self.queue = waiting;

@@ -53,9 +53,18 @@ fn invariants(engine: &Engine) {
             State::Queued | State::Pausing(_) => None,
         })
         .collect();
-    let strangers = running.iter().filter(|standing| **standing == Standing::Stranger).count();
-    assert_eq!((engine.running, engine.running_strangers), (running.len(), strangers), "places");
-    assert!(running.len() <= limits.places && strangers <= limits.places_of_strangers);
+    let count = |of: Standing| running.iter().filter(|standing| **standing == of).count();
+    let most = |of: Standing| match of {
+        Standing::Known(_) => limits.places_of_one,
+        Standing::Stranger => limits.places_of_strangers,
+    };
+    assert_eq!(engine.running.len(), running.len(), "places");
+    for standing in &running {
+        let held = engine.running.iter().filter(|held| *held == standing).count();
+        assert_eq!(held, count(*standing), "places");
+        assert!(held <= most(*standing));
+    }
+    assert!(running.len() <= limits.places);
     assert!(engine.peers.len() <= limits.peers_max && engine.busy.len() <= limits.busy_max);
     let queued: BTreeSet<PeerKey> = engine.queue.iter().copied().collect();
     assert_eq!(queued.len(), engine.queue.len(), "a peer waits twice");
@@ -65,17 +74,22 @@ fn invariants(engine: &Engine) {
     }
     assert!(queued.iter().all(|key| engine.peers.contains_key(key)));
     // Nobody waits for a place that is free.
-    let is_free = running.len() < limits.places;
-    let waits = |standing| engine.queue.iter().any(|key| engine.peers[key].standing == standing);
-    assert!(!is_free || !waits(Standing::Known), "a known peer waits for nothing");
-    let is_free = is_free && strangers < limits.places_of_strangers;
-    assert!(!is_free || !waits(Standing::Stranger), "a stranger waits for nothing");
+    for key in &engine.queue {
+        let standing = engine.peers[key].standing;
+        let is_free = running.len() < limits.places && count(standing) < most(standing);
+        assert!(!is_free, "{standing:?} waits for nothing");
+    }
+}
+
+/// A known peer that proved no other principal than its key.
+fn known(number: u8) -> Standing {
+    Standing::Known(peer(number))
 }
 
 #[test]
 fn one_comparison_with_a_peer_runs_and_one_waits() {
     let mut engine = Engine::new(Limits::default());
-    let known = Standing::Known;
+    let known = known(1);
     assert_eq!(hint(&mut engine, 1, known, Scope::All), [compare(1, Scope::All)]);
     let one = Scope::Session(session(1));
     assert_eq!(hint(&mut engine, 1, known, one), []);
@@ -92,27 +106,52 @@ fn one_comparison_with_a_peer_runs_and_one_waits() {
 
 #[test]
 fn strangers_leave_places_for_known_peers() {
-    let limits = Limits { places: 4, places_of_strangers: 3, ..Limits::default() };
+    let limits = Limits { places: 4, places_of_strangers: 3, places_of_one: 3, ..Limits::default() };
     let mut engine = Engine::new(limits);
     for number in 1..=3 {
         assert_eq!(hint(&mut engine, number, Standing::Stranger, Scope::All), [compare(number, Scope::All)]);
     }
     assert_eq!(hint(&mut engine, 4, Standing::Stranger, Scope::All), []);
-    assert_eq!(hint(&mut engine, 5, Standing::Known, Scope::All), [compare(5, Scope::All)]);
-    assert_eq!(hint(&mut engine, 6, Standing::Known, Scope::All), [], "all places are taken");
+    assert_eq!(hint(&mut engine, 5, known(5), Scope::All), [compare(5, Scope::All)]);
+    assert_eq!(hint(&mut engine, 6, known(6), Scope::All), [], "all places are taken");
     // Whose turn it is has its place when one is free that it may have.
     assert_eq!(end(&mut engine, at(0), 5, End::Done), [compare(6, Scope::All)]);
     assert_eq!(end(&mut engine, at(0), 1, End::Done), [compare(4, Scope::All)]);
     // One that proves who it is while it waits does not wait among strangers any longer.
     assert_eq!(hint(&mut engine, 7, Standing::Stranger, Scope::All), []);
     assert_eq!(end(&mut engine, at(0), 6, End::Done), []);
-    assert_eq!(hint(&mut engine, 7, Standing::Known, Scope::All), [compare(7, Scope::All)]);
+    assert_eq!(hint(&mut engine, 7, known(7), Scope::All), [compare(7, Scope::All)]);
+}
+
+#[test]
+fn one_party_with_many_keys_leaves_places_for_others() {
+    let mut engine = Engine::new(Limits { places: 3, places_of_one: 2, ..Limits::default() });
+    let party = Standing::Known(peer(100));
+    for number in [1, 2] {
+        assert_eq!(hint(&mut engine, number, party, Scope::All), [compare(number, Scope::All)]);
+    }
+    assert_eq!(hint(&mut engine, 3, party, Scope::All), []);
+    assert_eq!(hint(&mut engine, 4, known(4), Scope::All), [compare(4, Scope::All)]);
+    assert_eq!(end(&mut engine, at(0), 4, End::Done), [], "it waits for its own");
+    assert_eq!(end(&mut engine, at(0), 1, End::Done), [compare(3, Scope::All)]);
+}
+
+#[test]
+fn known_peers_are_asked_before_strangers_when_a_transfer_has_ended() {
+    let mut engine = Engine::new(Limits::default());
+    for (number, standing) in [(1, Standing::Stranger), (2, known(2)), (3, Standing::Stranger), (4, known(4))]
+    {
+        engine.handle(at(0), Input::Busy { peer: peer(number), standing, session: session(1) });
+    }
+    engine.handle(at(0), Input::Settled { session: session(1) });
+    let one = Scope::Session(session(1));
+    assert_eq!(outputs(&mut engine), [2, 4, 1, 3].map(|number| compare(number, one)));
 }
 
 #[test]
 fn what_may_pass_is_tried_again_after_a_pause_that_doubles_and_not_for_ever() {
     let mut engine = Engine::new(Limits::default());
-    hint(&mut engine, 1, Standing::Known, Scope::All);
+    hint(&mut engine, 1, known(1), Scope::All);
     let mut now = at(0);
     for pause in [100, 200, 400] {
         assert_eq!(end(&mut engine, now, 1, End::MayPass), []);
@@ -125,17 +164,17 @@ fn what_may_pass_is_tried_again_after_a_pause_that_doubles_and_not_for_ever() {
     }
     assert_eq!(end(&mut engine, now, 1, End::MayPass), []);
     assert_eq!(engine.poll_timeout(), None);
-    assert_eq!(hint(&mut engine, 1, Standing::Known, Scope::All), [compare(1, Scope::All)]);
+    assert_eq!(hint(&mut engine, 1, known(1), Scope::All), [compare(1, Scope::All)]);
 }
 
 #[test]
 fn a_pause_holds_no_place_and_keeps_what_was_hinted_meanwhile() {
-    let mut engine = Engine::new(Limits { places: 1, ..Limits::default() });
+    let mut engine = Engine::new(Limits { places: 1, places_of_one: 1, ..Limits::default() });
     let one = Scope::Session(session(1));
-    hint(&mut engine, 1, Standing::Known, one);
-    assert_eq!(hint(&mut engine, 2, Standing::Known, one), []);
+    hint(&mut engine, 1, known(1), one);
+    assert_eq!(hint(&mut engine, 2, known(2), one), []);
     assert_eq!(end(&mut engine, at(0), 1, End::MayPass), [compare(2, one)]);
-    assert_eq!(hint(&mut engine, 1, Standing::Known, Scope::Session(session(2))), []);
+    assert_eq!(hint(&mut engine, 1, known(1), Scope::Session(session(2))), []);
     assert_eq!(end(&mut engine, at(50), 2, End::Done), []);
     engine.handle(at(100), Input::Tick);
     assert_eq!(outputs(&mut engine), [compare(1, Scope::All)]);
@@ -145,7 +184,7 @@ fn a_pause_holds_no_place_and_keeps_what_was_hinted_meanwhile() {
 fn who_had_news_of_a_session_that_was_being_fetched_is_asked_when_that_is_done() {
     let mut engine = Engine::new(Limits::default());
     for number in [1, 2, 3] {
-        let busy = Input::Busy { peer: peer(number), standing: Standing::Known, session: session(1) };
+        let busy = Input::Busy { peer: peer(number), standing: known(number), session: session(1) };
         engine.handle(at(0), busy);
     }
     engine.handle(at(0), Input::Left { peer: peer(3) });
@@ -160,10 +199,10 @@ fn who_had_news_of_a_session_that_was_being_fetched_is_asked_when_that_is_done()
 
 #[test]
 fn nothing_is_begun_with_a_peer_that_left() {
-    let mut engine = Engine::new(Limits { places: 1, ..Limits::default() });
-    hint(&mut engine, 1, Standing::Known, Scope::All);
-    hint(&mut engine, 1, Standing::Known, Scope::All);
-    hint(&mut engine, 2, Standing::Known, Scope::All);
+    let mut engine = Engine::new(Limits { places: 1, places_of_one: 1, ..Limits::default() });
+    hint(&mut engine, 1, known(1), Scope::All);
+    hint(&mut engine, 1, known(1), Scope::All);
+    hint(&mut engine, 2, known(2), Scope::All);
     engine.handle(at(0), Input::Left { peer: peer(1) });
     engine.handle(at(0), Input::Left { peer: peer(2) });
     assert_eq!(end(&mut engine, at(0), 1, End::MayPass), []);
@@ -173,7 +212,7 @@ fn nothing_is_begun_with_a_peer_that_left() {
 #[test]
 fn claims_that_come_to_nothing_are_left_and_charged_when_somebody_is_to_blame() {
     let mut engine = Engine::new(Limits::default());
-    let who = (peer(1), Standing::Known);
+    let who = (peer(1), known(1));
     let failed = |engine: &mut Engine, number: u8, fault| {
         let (peer, standing) = who;
         let (session, head) = (session(number), head(number));
@@ -206,7 +245,7 @@ enum Act {
 }
 
 fn standing() -> impl Strategy<Value = Standing> {
-    prop_oneof![Just(Standing::Known), Just(Standing::Stranger)]
+    prop_oneof![(40..44_u8).prop_map(known), Just(Standing::Stranger)]
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -235,7 +274,7 @@ struct Script {
 
 impl Script {
     fn new() -> Self {
-        let limits = Limits { places: 3, places_of_strangers: 2, ..Limits::default() };
+        let limits = Limits { places: 3, places_of_strangers: 2, places_of_one: 2, ..Limits::default() };
         Script {
             engine: Engine::new(limits),
             now: Duration::ZERO,
@@ -315,7 +354,7 @@ proptest! {
 
     /// Strangers that never let go of their places do not keep a known peer from being compared.
     #[test]
-    fn slow_strangers_stop_no_known_peer(acts in acts(), known in 20..30_u8) {
+    fn slow_strangers_stop_no_known_peer(acts in acts(), number in 20..30_u8) {
         let mut script = Script::new();
         for act in &acts {
             let is_of_strangers = matches!(
@@ -325,7 +364,7 @@ proptest! {
             );
             if is_of_strangers { script.run(act) }
         }
-        script.run(&Act::Hint(known, Standing::Known, Scope::All));
-        prop_assert!(script.running.contains(&peer(known)));
+        script.run(&Act::Hint(number, known(number), Scope::All));
+        prop_assert!(script.running.contains(&peer(number)));
     }
 }

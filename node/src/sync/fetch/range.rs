@@ -170,6 +170,11 @@ impl Work {
 
     /// Everything before the first fault of any kind is passed on; then that fault ends the answer.
     fn items(&mut self, items: Vec<Item>, room: Room) -> Result<(), Stop> {
+        if items.is_empty() {
+            // It would be a sign of life that costs nothing.
+            let what = Reject::new(Code::SyncUnsolicited, "an empty entries frame");
+            return Err(Stop::Answer(PeerFault::peers(what)));
+        }
         let mut good = Vec::with_capacity(items.len());
         let mut fault = None;
         for item in items {

@@ -52,7 +52,11 @@ impl Asking {
 
 /// As what a peer stands now.
 pub(in crate::sync) fn standing(shared: &Shared, key: Principal) -> Standing {
-    if shared.parties.knows(key) { Standing::Known } else { Standing::Stranger }
+    if shared.parties.knows(key) {
+        Standing::Known(shared.contacts.principal_of(key).unwrap_or(key))
+    } else {
+        Standing::Stranger
+    }
 }
 
 /// A connected peer may have something: it is compared with, soon.
@@ -67,9 +71,22 @@ pub(in crate::sync) fn left(shared: &Arc<Shared>, key: Principal) {
     feed(shared, Input::Left { peer: key });
 }
 
-/// A transfer of a session has ended: whoever had news of it meanwhile is asked again.
-pub(in crate::sync) fn settled(shared: &Arc<Shared>, session: SessionId) {
-    feed(shared, Input::Settled { session });
+/// A transfer of a session. When it ends, also by being dropped, whoever had news of it meanwhile is asked again.
+pub(in crate::sync) struct Transferring<'a> {
+    shared: &'a Arc<Shared>,
+    session: SessionId,
+}
+
+impl<'a> Transferring<'a> {
+    pub(in crate::sync) fn of(shared: &'a Arc<Shared>, session: SessionId) -> Self {
+        Transferring { shared, session }
+    }
+}
+
+impl Drop for Transferring<'_> {
+    fn drop(&mut self) {
+        feed(self.shared, Input::Settled { session: self.session });
+    }
 }
 
 /// A peer has news of a session that is being fetched already.
@@ -77,7 +94,7 @@ pub(super) fn busy(shared: &Arc<Shared>, key: Principal, session: SessionId) {
     feed(shared, Input::Busy { peer: key, standing: standing(shared, key), session });
     // The transfer may have ended before this was noted.
     if shared.turn_of(session).try_lock().is_ok() {
-        settled(shared, session);
+        feed(shared, Input::Settled { session });
     }
 }
 

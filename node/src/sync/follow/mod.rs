@@ -18,7 +18,7 @@ mod pull;
 pub(super) use anchor::Anchors;
 pub use announce::Told;
 pub(super) use announce::{Outbox, run as run_announcer, tell_controls};
-pub(super) use asking::{Asking, hint, left, settled};
+pub(super) use asking::{Asking, Transferring, hint, left};
 pub(super) use interest::{follows_owner, is_kept};
 pub(super) use pull::{Topics, notice_digests, run as run_pulse};
 pub(super) use throughline_protocol::sync::engine::Scope;

@@ -19,7 +19,7 @@ use throughline_protocol::wire::chain::{ChainAsk, HeadState, OwnerState};
 use tokio::time::timeout;
 
 use super::anchor;
-use super::asking::{busy, feed, hint, settled, standing};
+use super::asking::{busy, feed, hint, standing};
 use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, news};
 use crate::api::error::Answer;
 use crate::core::Node;
@@ -29,26 +29,31 @@ use crate::sync::fault::PeerFault;
 use crate::sync::fetch::{FollowedUp, Provider, mark_of};
 use crate::sync::shared::Shared;
 
-/// How long a stranger may take to tell its heads, and to send one session; what was adopted by then stays, and the next
-/// comparison goes on after it. A known peer has only to keep moving.
-const STRANGER_TELLS_WITHIN: Duration = Duration::from_secs(60);
+/// How long anybody may take to tell its heads, and to send an owner's control blobs.
+const TELLS_WITHIN: Duration = Duration::from_secs(60);
+/// How long a stranger may take to send one session; what was adopted by then stays, and the next comparison goes on after
+/// it. A known peer has only to keep moving.
 const STRANGER_SENDS_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// Owners whose topics are followed.
 #[derive(Default)]
 pub(in crate::sync) struct Topics(tokio::sync::Mutex<BTreeSet<Principal>>);
 
-/// What is bounded for a stranger; a known peer may take as long as it keeps moving.
+/// Ends what takes longer.
+async fn within<T>(most: Duration, act: impl Future<Output = Result<T, PeerFault>>) -> Result<T, PeerFault> {
+    timeout(most, act).await.unwrap_or_else(|_| {
+        let what = format!("expected an end within {} s", most.as_secs());
+        Err(PeerFault::nobodys(Code::Timeout, what))
+    })
+}
+
+/// Ends a stranger's transfer that takes too long; a known peer may take as long as it keeps moving.
 async fn bounded<T>(
     standing: Standing,
-    most: Duration,
     act: impl Future<Output = Result<T, PeerFault>>,
 ) -> Result<T, PeerFault> {
     match standing {
-        Standing::Known => act.await,
-        Standing::Stranger => timeout(most, act).await.unwrap_or_else(|_| {
-            let what = format!("expected an end within {} s of a peer that is not known", most.as_secs());
-            Err(PeerFault::nobodys(Code::Timeout, what))
-        }),
+        Standing::Known(_) => act.await,
+        Standing::Stranger => within(STRANGER_SENDS_WITHIN, act).await,
     }
 }
 
@@ -62,12 +67,8 @@ pub(super) async fn compare(shared: &Arc<Shared>, peer: PeerId, key: Principal, 
             End::Done
         }
         Charged::Teller => End::Done,
-        // A stranger that was too slow does not get its place again at once; the timer's turn comes.
-        Charged::Nobody
-            if fault.reject.code == Code::Timeout && standing(shared, key) == Standing::Stranger =>
-        {
-            End::Done
-        }
+        // One that was too slow does not get its place again at once; the timer's turn comes.
+        Charged::Nobody if fault.reject.code == Code::Timeout => End::Done,
         Charged::Nobody => End::MayPass,
     }
 }
@@ -153,12 +154,12 @@ async fn compare_all(
         let credentials = credentials.map_err(|problem| PeerFault::ours(&problem))?;
         let ask = ChainAsk::Heads { owners: std::mem::take(&mut owners), sessions };
         let asking = shared.ask_heads(peer, &credentials, ask);
-        let told = bounded(standing(shared, key), STRANGER_TELLS_WITHIN, asking).await?;
+        let told = within(TELLS_WITHIN, asking).await?;
         for theirs in &told.owners {
             let ours = interest.owners.iter().find(|state| state.owner == theirs.owner);
             if ours.is_some_and(|ours| theirs.count > 0 && ours.digest != theirs.digest) {
                 let taking = shared.take_difference(&provider, &credentials, theirs.owner);
-                let taken = bounded(standing(shared, key), STRANGER_TELLS_WITHIN, taking).await;
+                let taken = within(TELLS_WITHIN, taking).await;
                 // What the peer is to blame for was charged there.
                 failed = failed.or(taken.err().filter(|fault| fault.charged == Charged::Nobody));
             }
@@ -206,14 +207,14 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     let meaning = shared.on_node(move |node| news(node, session, told)).await;
     let Ok(News::Fetch { owner, depth }) = meaning else { return None };
     let who = (provider.key, standing(shared, provider.key));
-    let is_claim = owner.is_some();
+    // Of what is held a stranger may tell as many false heads as of what is not.
+    let is_claim = owner.is_some() || who.1 == Standing::Stranger;
     if is_claim && shared.asking.weigh(who, session, told.cid) == Weight::Leave {
         return None;
     }
     // In a box: what waits for it would be as large.
     let fetching = Box::pin(shared.follow_up(session, provider.clone(), owner, depth));
-    let fetching = bounded(who.1, STRANGER_SENDS_WITHIN, fetching.map(Ok));
-    let fetched = fetching.await.unwrap_or_else(|fault| Err(fault.into()));
+    let fetched = bounded(who.1, fetching.map(Ok)).await.unwrap_or_else(|fault| Err(fault.into()));
     if is_claim {
         judge_claim(shared, who, (session, told.cid), &fetched);
     }
@@ -221,7 +222,7 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
         busy(shared, provider.key, session);
         return None;
     }
-    settled(shared, session);
+    feed(shared, Input::Settled { session });
     if let Err(problem) = &fetched
         && is_foreign(problem.code())
     {
@@ -298,6 +299,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stranger_that_drips_is_left_and_a_known_peer_is_waited_for() {
+        let peer = Principal::from_key([1; 32]);
         // Each step takes less than any wait for a single frame; there is no end to them, or one that is late.
         let drip = async |steps: u32| {
             for _ in 0..steps {
@@ -305,11 +307,10 @@ mod tests {
             }
             Ok::<_, PeerFault>(())
         };
-        let most = STRANGER_TELLS_WITHIN;
-        let fault = bounded(Standing::Stranger, most, drip(u32::MAX)).await.unwrap_err();
+        let fault = bounded(Standing::Stranger, drip(u32::MAX)).await.unwrap_err();
         assert_eq!((fault.reject.code, fault.charged), (Code::Timeout, Charged::Nobody));
-        assert_eq!(bounded(Standing::Stranger, most, drip(6)).await, Ok(()));
-        assert_eq!(bounded(Standing::Known, most, drip(60)).await, Ok(()));
+        assert_eq!(bounded(Standing::Stranger, drip(30)).await, Ok(()));
+        assert_eq!(bounded(Standing::Known(peer), drip(60)).await, Ok(()));
     }
 
     #[test]

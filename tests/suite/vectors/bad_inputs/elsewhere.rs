@@ -29,9 +29,12 @@ pub(super) const SHOWN: &[(&str, &[&str])] = &[
     ("CS01", &["a_path_that_is_not_the_heads_lets_nothing_in"]),
     (
         "CS02",
-        &["whatever_comes_only_the_chain_passes", "whoever_told_a_false_head_is_charged_not_who_served_it"],
+        &[
+            "whatever_comes_only_the_chain_passes",
+            "another_branch_is_refused_at_its_first_checkpoint_at_the_latest",
+        ],
     ),
-    ("CS03", &["a_difference_in_control_blobs_is_fetched_before_the_range_and_once"]),
+    ("CS03", &["a_dropped_tombstone_is_made_up_for_by_whoever_has_it"]),
     ("AP01", &["other_hosts_are_refused", "check_14_strangers_at_the_local_door_are_refused"]),
     ("AP02", &["web_pages_are_refused"]),
     ("AP03", &["the_token_is_needed_and_stands_in_no_url"]),
