@@ -9,6 +9,7 @@
 //! | freeze | state `Frozen` | row | the freeze is decided again: frozen, or thawed if the move was aborted |
 //! | abort | row, which remembers the move | state `Active` | the same |
 //! | retire, activate | the chain, with state and guard, in one transaction | row | the chain's opening is learned again |
+//! | retire without the chain | target's row, fence | row | below the fence nothing is signed, frozen or thawed; it is told again |
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -172,6 +173,7 @@ impl Held {
         let Some(source) = &self.source else {
             return Err(Reject::new(Code::NotHolder, "this server does not hold the session"));
         };
+        expect_newest(source, row.fence)?;
         let mut tip = row.tip;
         if *source.standing() == (Standing::Active { epoch }) && row.state == SessionState::Active {
             let frozen = SessionState::Frozen { epoch, move_id: move_id.to_bytes() };
@@ -189,9 +191,7 @@ impl Held {
             self.target.handle(target::Input::Abort { request, move_id });
             return Ok(());
         };
-        if matches!(source.standing(), Standing::Frozen { epoch, .. } if fence > *epoch) {
-            return Err(Reject::new(Code::EpochOld, format!("epoch {fence} was opened meanwhile")));
-        }
+        expect_newest(source, fence)?;
         source.handle(source::Input::Abort { request, move_id });
         // The same move may be staged here too; what the target answers to it is the same.
         let request = self.request();
@@ -224,14 +224,21 @@ impl Held {
         Ok(())
     }
 
-    /// An opening becomes part of what is held. One whose chain is not here yet at least ends the old epoch.
-    fn learn(&self, desk: &Desk, signed: Signed<Entry>, opening: &Opening) -> Answer<()> {
+    /// An opening becomes part of what is held. One that waits for entries that are not here yet ends the old epoch all the
+    /// same, durably: the owner signed it, so nobody signs behind it. One that breaks a rule ends nothing.
+    fn learn(&mut self, desk: &Desk, signed: Signed<Entry>, opening: &Opening) -> Answer<()> {
         let arrived = Arrived { entries: vec![Prechecked::of(signed, None)?], ..Arrived::default() };
-        let evaluated = desk.node.take_in(self.session, arrived)?;
-        if let Some((_, refused)) = evaluated.refused {
-            return Err(refused.into());
+        let refused = match desk.node.take_in(self.session, arrived) {
+            Ok(evaluated) => evaluated.refused.map(|(_, why)| Problem::from(why)),
+            Err(problem) => Some(problem),
+        };
+        if let Some(problem) = refused.filter(|problem| problem.code() != Code::Incomplete) {
+            return Err(problem);
         }
         if desk.node.reader()?.entry(opening.point().cid)?.is_none() {
+            // Before the fence: a target without a row takes the fence for an epoch that it can adopt no more, and this one may name it.
+            self.target.handle(target::Input::Learned { opening: opening.clone() });
+            self.run(desk);
             let (session, epoch) = (self.session, opening.epoch());
             desk.node.store().run(RaiseFence { session, epoch, at: now() })?;
         }
@@ -295,6 +302,16 @@ impl Held {
         let reply = at.map(|at| self.answers.swap_remove(at).1);
         self.answers.clear();
         reply.unwrap_or_else(|| Err(Reject::new(Code::Internal, "the request was left without an answer")))
+    }
+}
+
+/// A source whose epoch is known to be over neither stops in it nor thaws to it, whether it retired already or not.
+fn expect_newest(source: &Source, fence: Epoch) -> Result<(), Reject> {
+    match source.standing() {
+        Standing::Active { epoch } | Standing::Frozen { epoch, .. } if fence > *epoch => {
+            Err(Reject::new(Code::EpochOld, format!("epoch {fence} was opened meanwhile")))
+        }
+        Standing::Active { .. } | Standing::Frozen { .. } | Standing::Retired { .. } => Ok(()),
     }
 }
 

@@ -110,6 +110,8 @@ impl Node {
 #[cfg(test)]
 mod network_tests;
 #[cfg(test)]
+mod overtaken_tests;
+#[cfg(test)]
 mod testbench;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use super::wires::{Step, copy};
 use super::{Asker, Begin, Depth, Leave, wire};
 use crate::core::{Arrived, Node, now};
 
-fn row(node: &Node, session: SessionId) -> SessionRow {
+pub(super) fn row(node: &Node, session: SessionId) -> SessionRow {
     node.reader().unwrap().session(session).unwrap().unwrap()
 }
 
@@ -25,7 +25,7 @@ fn staged(node: &Node, session: SessionId) -> usize {
 }
 
 /// Every node that would sign as holder of the session now.
-fn holders(bench: &Bench, session: SessionId) -> Vec<Principal> {
+pub(super) fn holders(bench: &Bench, session: SessionId) -> Vec<Principal> {
     let nodes = [&bench.a, &bench.b, &bench.d].into_iter();
     let may = |node: &&Node| {
         let row = node.reader().unwrap().session(session).unwrap();
@@ -466,7 +466,7 @@ async fn nothing_is_on_its_way_to_a_source_that_is_left_while_the_move_goes_on()
 }
 
 /// A node learns of a handoff that another device of the owner signed.
-fn learns(node: &Node, session: SessionId, handoff: &Signed<Entry>) {
+pub(super) fn learns(node: &Node, session: SessionId, handoff: &Signed<Entry>) {
     let entries = vec![Prechecked::of(handoff.clone(), None).unwrap()];
     node.take_in(session, Arrived { entries, ..Arrived::default() }).unwrap();
 }

@@ -3,11 +3,13 @@
 use super::*;
 
 impl World {
-    /// Another device of the owner hands the session over without the source, and this one learns of it.
+    /// Another device of the owner hands the session over without the source, once or twice, and this one learns of it: of the
+    /// last one only, so that the source is told of an epoch whose chain nobody gave it.
     fn open_by_rival(&mut self) {
+        let next = self.plan.epoch.next();
         let rival = signed_opening(&driver::Unsigned {
             session: session(),
-            epoch: self.plan.epoch.next(),
+            epoch: if self.random.percent(50) { next } else { next.next() },
             prev: point("genesis", 0, 3),
             seq: Seq::new(4).unwrap(),
             holder: principal("stranger"),
@@ -46,6 +48,8 @@ fn run_overtaken(seed: u64) -> Option<bool> {
         && source == Confirmation::Confirmed;
     if was_told {
         assert_eq!(world.nodes[0].permit(), None, "{:?}", world.nodes[0].source);
+        let told = world.nodes[0].source.as_ref().map(Source::epoch);
+        assert_eq!(told, world.driver.overtaken_by().map(Opening::epoch));
     }
     Some(was_told)
 }
