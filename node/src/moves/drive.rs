@@ -123,7 +123,7 @@ impl Drive {
         // Before anything is sent: an epoch that was opened while no task ran must not thaw its source.
         self.learn().await;
         self.settle().await;
-        while self.driver.outcome().is_none() || self.driver.phase() != Phase::Finished {
+        while !self.driver.is_over() {
             let tick_in = self.driver.poll_timeout().map(|due| due.saturating_sub(self.now()));
             tokio::select! {
                 act = self.inbox.recv() => match act {

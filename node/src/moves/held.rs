@@ -88,6 +88,7 @@ impl Held {
         move_id: MoveId,
         step: &HandoffStep,
     ) -> Reply {
+        self.read_again(desk).map_err(reject)?;
         self.owner = Some(owner);
         self.catch_up(desk).map_err(reject)?;
         if self.staged_move() == Some(move_id) {
@@ -116,6 +117,16 @@ impl Held {
         let reply = self.take_answer(request);
         self.catch_up(desk).map_err(reject)?;
         reply
+    }
+
+    /// After a failed write the machines promise nothing. Once the store writes again, as after a full disk, what it holds is what
+    /// they go on from, as after a restart; a store that failed for good holds no answer until it is opened anew.
+    fn read_again(&mut self, desk: &Desk) -> Answer<()> {
+        let in_doubt = self.target.is_in_doubt() || self.source.as_ref().is_some_and(Source::is_in_doubt);
+        if in_doubt && desk.node.store().read_only_reason().is_none() {
+            *self = Held::load(desk, self.session)?;
+        }
+        Ok(())
     }
 
     /// Performs what the machines want done until they want nothing more.

@@ -3,7 +3,7 @@ use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::Entry;
-use throughline_protocol::handoff::{MoveId, Point};
+use throughline_protocol::handoff::{MoveId, Point, RequestId, source, target};
 use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId};
 use throughline_protocol::sign::SigningKey;
 use throughline_protocol::verify::Prechecked;
@@ -283,6 +283,31 @@ async fn a_crash_between_state_and_row_is_caught_up_with() {
     bench.a.store().run(SetState { session, from: SessionState::Active, to, at: now() }).unwrap();
     assert_eq!(ask(HandoffStep::Status).await.state, HandoffState::Active { receipt: None });
     append(&bench.a, session, "thawed again").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failed_write_the_machines_are_read_again() {
+    let bench = Bench::new();
+    let session = bench.session(1);
+    let (request, move_id) = (RequestId::new(1), MoveId::from_bytes([5; 16]));
+    let at_a = bench.a.moves().unwrap().held(session).unwrap();
+    if let Some(source) = &mut at_a.lock().unwrap().source {
+        source.handle(source::Input::Abort { request, move_id });
+        let Some(source::Output::Persist { ticket, .. }) = source.poll_output() else { panic!("a write") };
+        source.handle(source::Input::PersistFailed { ticket });
+        assert!(source.is_in_doubt());
+    }
+    let at_b = bench.b.moves().unwrap().held(session).unwrap();
+    {
+        let target = &mut at_b.lock().unwrap().target;
+        target.handle(target::Input::Abort { request, move_id });
+        let Some(target::Output::Persist { ticket, .. }) = target.poll_output() else { panic!("a write") };
+        target.handle(target::Input::PersistFailed { ticket });
+        assert!(target.is_in_doubt());
+    }
+    let told = bench.move_to(session, &bench.b, Leave::Auto).await;
+    assert_eq!((&told["state"], &told["from"]["state"]), (&json!("done"), &json!("retired")), "{told:#}");
+    assert_eq!(holders(&bench, session), [bench.b.principal()]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

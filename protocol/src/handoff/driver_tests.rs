@@ -515,13 +515,23 @@ fn a_handoff_is_sent_only_when_the_journal_holds_it() {
     let Some(Output::Persist { ticket, .. }) = desk.driver.poll_output() else { panic!("a write first") };
     assert_eq!(desk.driver.poll_output(), None);
     assert_eq!(desk.driver.abort(desk.now).unwrap_err().code, Code::MoveState);
-    // The write fails: nobody knows what is in the journal, so nothing goes out, neither it nor an abort.
+    // The write fails: nobody knows what is in the journal, so nothing goes out, neither it nor an abort, until it is written.
     let mut broken = desk.driver.clone();
     broken.handle(desk.now, Input::PersistFailed { ticket, reject: Code::StoreIo.into() });
     let waiting = Output::Waiting { phase: Phase::Activate, code: Code::StoreIo };
     assert_eq!(broken.poll_output(), Some(waiting));
-    broken.handle(desk.now + Duration::from_secs(99), Input::Tick);
+    assert_eq!(broken.abort(desk.now).unwrap_err().code, Code::MoveState);
+    let due = broken.poll_timeout().unwrap();
+    broken.handle(due - Duration::from_millis(1), Input::Tick);
+    assert_eq!(broken.poll_output(), None);
+    broken.handle(due, Input::Tick);
+    let Some(Output::Persist { ticket: again, .. }) = broken.poll_output() else { panic!("a write again") };
     assert_eq!((broken.poll_output(), broken.poll_timeout()), (None, None));
+    broken.handle(due, Input::Persisted { ticket: again });
+    let mut sent = std::iter::from_fn(|| broken.poll_output());
+    let is_ours =
+        |message: &Message| matches!(message, Message::Activate { opening, .. } if *opening == handoff());
+    assert!(sent.any(|output| matches!(&output, Output::Send { message, .. } if is_ours(message))));
     desk.driver.handle(desk.now, Input::Persisted { ticket });
     desk.drain();
     assert!(matches!(desk.sent()[..], [(_, Message::Activate { .. })]));

@@ -241,8 +241,15 @@ impl World {
         }
         match self.owner_jobs.remove(0) {
             OwnerJob::Persist(ticket, journal) => {
-                self.persist(journal);
-                self.driver.handle(self.now, driver::Input::Persisted { ticket });
+                let fails = !self.fair && self.random.percent(3);
+                // What a failed write left on disk nobody knows.
+                if !fails || self.random.percent(50) {
+                    self.persist(journal);
+                }
+                let reject = Code::StoreIo.into();
+                let failed = driver::Input::PersistFailed { ticket, reject };
+                let written = driver::Input::Persisted { ticket };
+                self.driver.handle(self.now, if fails { failed } else { written });
             }
             OwnerJob::Grant(request) => {
                 let fails = !self.fair && self.random.percent(3);
@@ -517,6 +524,7 @@ impl World {
             self.check();
             let is_idle = self.bag.is_empty() && self.owner_jobs.is_empty();
             if let Some(outcome) = self.driver.outcome()
+                && self.driver.is_over()
                 && is_idle
                 && self
                     .nodes

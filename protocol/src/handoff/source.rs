@@ -277,6 +277,12 @@ impl Source {
         matches!(self.standing(), Standing::Retired { receipt: Some(_), .. })
     }
 
+    /// Whether a write failed: what is durable is known again when the row is read anew.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.row.health() == Health::Unknown
+    }
+
     /// Answers of writes that were not under way, and openings of other sessions. For a counter.
     #[must_use]
     pub fn dropped(&self) -> u64 {
@@ -362,7 +368,7 @@ impl Source {
 
     fn decide(&mut self, input: Input) {
         if self.row.health() == Health::Unknown {
-            // After a failed write nobody knows what is on disk; only a restart tells.
+            // After a failed write nobody knows what is on disk until the row is read anew.
             return self.refuse(&input, Code::StoreReadOnly.into());
         }
         match input {

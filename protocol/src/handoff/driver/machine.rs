@@ -137,6 +137,12 @@ impl Driver {
         self.journal.outcome.as_ref()
     }
 
+    /// Whether it has ended and the journal says so: nothing is to be done any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.journal.phase == Phase::Finished && self.writing.is_none() && self.broken.is_none()
+    }
+
     /// The signed handoff. Once there is one, the move only goes forward.
     #[must_use]
     pub fn opening(&self) -> Option<&Opening> {
@@ -193,7 +199,13 @@ impl Driver {
     /// When [`Input::Tick`] is due, on the clock of `now`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        if self.writing.is_some() || self.broken.is_some() || self.journal.phase == Phase::Finished {
+        if self.writing.is_some() {
+            return None;
+        }
+        if self.broken.is_some() {
+            return Some(self.pace.send_at);
+        }
+        if self.journal.phase == Phase::Finished {
             return None;
         }
         let answers = self.asked.values().filter(|asked| asked.what.expires());
@@ -234,7 +246,7 @@ impl Driver {
     pub fn handle(&mut self, now: Duration, input: Input) {
         match input {
             Input::Persisted { ticket } => self.persisted(now, ticket),
-            Input::PersistFailed { ticket, reject } => self.persist_failed(ticket, reject),
+            Input::PersistFailed { ticket, reject } => self.persist_failed(now, ticket, reject),
             Input::Granted { request, result } => {
                 if self.take(request, Errand::Grant).is_some() {
                     self.granted(now, result);
@@ -302,19 +314,21 @@ impl Driver {
     fn persisted(&mut self, now: Duration, ticket: Ticket) {
         if self.writing.take_if(|writing| *writing == ticket).is_none() {
             self.dropped += 1;
-        } else if self.broken.is_none() {
+        } else {
+            self.broken = None;
             self.begin(now);
         }
     }
 
-    /// Nobody knows what the journal holds now: nothing more is sent, and a restart reads it.
-    fn persist_failed(&mut self, ticket: Ticket, reject: Reject) {
+    /// Nobody knows what the journal holds now: nothing is sent until it is written again, or a restart reads it.
+    fn persist_failed(&mut self, now: Duration, ticket: Ticket, reject: Reject) {
         if self.writing.take_if(|writing| *writing == ticket).is_none() {
             self.dropped += 1;
             return;
         }
         self.outputs.push_back(Output::Waiting { phase: self.journal.phase, code: reject.code });
         self.broken = Some(reject);
+        self.pace.send_at = now + self.limits.retry_max;
     }
 
     /// Acts on a phase that the journal holds.
@@ -493,14 +507,26 @@ impl Driver {
     }
 
     fn retry(&mut self, now: Duration) {
-        if self.writing.is_none() && self.broken.is_none() {
+        if self.writing.is_some() {
+            return;
+        }
+        if self.broken.is_some() {
+            self.enter(now, self.journal.phase);
+        } else {
             self.pace = Pace { progress_at: now, send_at: now, pause: self.limits.retry };
             self.tick(now);
         }
     }
 
     fn tick(&mut self, now: Duration) {
-        if self.writing.is_some() || self.broken.is_some() || self.journal.phase == Phase::Finished {
+        if self.broken.is_some() {
+            if self.writing.is_none() && now >= self.pace.send_at {
+                // The disk may have been full. What is written is what was to be: none of it has been acted on.
+                self.enter(now, self.journal.phase);
+            }
+            return;
+        }
+        if self.writing.is_some() || self.journal.phase == Phase::Finished {
             return;
         }
         let answer_max = self.limits.answer_max;

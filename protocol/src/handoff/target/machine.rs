@@ -121,6 +121,12 @@ impl Target {
         }
     }
 
+    /// Whether a write failed: what is durable is known again when the row is read anew.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.row.health() == Health::Unknown
+    }
+
     /// Reports of work that was not asked for, and openings of other sessions. For a counter.
     #[must_use]
     pub fn dropped(&self) -> u64 {
