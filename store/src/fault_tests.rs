@@ -337,7 +337,7 @@ fn queued(store: &Store, jobs: std::ops::Range<u8>) -> BTreeSet<u8> {
 }
 
 fn jobs(store: &Store) -> BTreeSet<u8> {
-    store.reader().unwrap().jobs("queued").unwrap().into_iter().map(|row| row.key[0]).collect()
+    store.reader().unwrap().jobs("queued").unwrap().into_iter().map(|row| row.unwrap().key[0]).collect()
 }
 
 #[test]

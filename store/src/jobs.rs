@@ -24,6 +24,24 @@ pub struct NamedRow {
     pub value: Vec<u8>,
 }
 
+/// A row that is listed and cannot be read. The others of the list can: it is for whoever lists them to say so and go on.
+#[derive(Debug, thiserror::Error)]
+#[error("the row of {}: {error}", hex(key))]
+pub struct DamagedRow {
+    /// The job's id, or the fact's key.
+    pub key: Vec<u8>,
+    /// Why.
+    pub error: StoreError,
+}
+
+/// A key as it is shown to people.
+fn hex(key: &[u8]) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A row of a list, if it can be read.
+pub type ListedRow = Result<NamedRow, DamagedRow>;
+
 /// A row as it was put. One that is damaged reads as no bytes ([`crate::checked`]), so none is put without.
 pub(crate) fn read<'a>(name: &str, row: &'a [u8]) -> Result<&'a [u8], StoreError> {
     if row.is_empty() {
@@ -50,17 +68,17 @@ pub(crate) fn fact(source: &impl Source, space: &str, key: &[u8]) -> Result<Opti
     get(source, tables::FACTS, (space, key))
 }
 
-/// Ids and journals of a kind, ascending.
-pub(crate) fn jobs(source: &impl Source, kind: &str) -> Result<Vec<NamedRow>, StoreError> {
+/// Ids and journals of a kind, ascending; each by itself, so that a damaged one hides no other.
+pub(crate) fn jobs(source: &impl Source, kind: &str) -> Result<Vec<ListedRow>, StoreError> {
     under(source, tables::JOBS, kind)
 }
 
-/// Keys and facts of a space, ascending.
-pub(crate) fn facts(source: &impl Source, space: &str) -> Result<Vec<NamedRow>, StoreError> {
+/// Keys and facts of a space, ascending; as [`jobs`].
+pub(crate) fn facts(source: &impl Source, space: &str) -> Result<Vec<ListedRow>, StoreError> {
     under(source, tables::FACTS, space)
 }
 
-fn under(source: &impl Source, table: impl Named, name: &str) -> Result<Vec<NamedRow>, StoreError> {
+fn under(source: &impl Source, table: impl Named, name: &str) -> Result<Vec<ListedRow>, StoreError> {
     let table = source.table(table)?;
     let mut found = Vec::new();
     for row in table.range((name, &[][..])..)? {
@@ -69,7 +87,11 @@ fn under(source: &impl Source, table: impl Named, name: &str) -> Result<Vec<Name
         if under != name {
             break;
         }
-        found.push(NamedRow { key: key.to_vec(), value: read(name, value.value())?.to_vec() });
+        let key = key.to_vec();
+        found.push(match read(name, value.value()) {
+            Ok(value) => Ok(NamedRow { key, value: value.to_vec() }),
+            Err(error) => Err(DamagedRow { key, error }),
+        });
     }
     Ok(found)
 }

@@ -82,7 +82,7 @@ pub use guard::GuardUse;
 pub use health::{Ended, ReadOnly, Urgency};
 pub use idempotency::{Idempotency, PutAnswer, Scope, Used};
 pub use index::Lane;
-pub use jobs::{Expect, NamedRow, PutFact, PutJob};
+pub use jobs::{DamagedRow, Expect, ListedRow, NamedRow, PutFact, PutJob};
 pub use mend::{Damage, Mend};
 pub use migrate::FORMAT;
 pub use open::{KeyOrigin, OpenOptions};

@@ -211,7 +211,7 @@ impl Run {
             let held = reader.block(&block(index).cid()).unwrap();
             assert_eq!(held.is_some(), self.model.blocks.contains_key(&index), "block {index}");
         }
-        let jobs: Vec<u8> = reader.jobs("job").unwrap().iter().map(|job| job.key[0]).collect();
+        let jobs: Vec<u8> = reader.jobs("job").unwrap().into_iter().map(|job| job.unwrap().key[0]).collect();
         assert_eq!(jobs, self.model.jobs.iter().copied().collect::<Vec<_>>());
         let stats = reader.stats().unwrap();
         let entries: usize = self.model.chains.values().sum();

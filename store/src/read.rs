@@ -17,7 +17,7 @@ use crate::events::{self, EventPage};
 use crate::files::Files;
 use crate::idempotency::{self, Scope, Used};
 use crate::index;
-use crate::jobs::NamedRow;
+use crate::jobs::ListedRow;
 use crate::rows::{GuardRow, Pin, SessionRow};
 use crate::source::{Snapshot, Source, counter, lookup};
 use crate::tables::{self, meta};
@@ -197,11 +197,11 @@ impl Reader {
         jobs::job(&self.txn, kind, id)
     }
 
-    /// Ids and journals of all jobs of a kind, ascending.
+    /// Ids and journals of all jobs of a kind, ascending. One that is damaged is an error of its own, beside the others.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn jobs(&self, kind: &str) -> Result<Vec<NamedRow>, StoreError> {
+    pub fn jobs(&self, kind: &str) -> Result<Vec<ListedRow>, StoreError> {
         jobs::jobs(&self.txn, kind)
     }
 
@@ -213,11 +213,11 @@ impl Reader {
         jobs::fact(&self.txn, space, key)
     }
 
-    /// Keys and facts of a space, ascending.
+    /// Keys and facts of a space, ascending. One that is damaged is an error of its own, beside the others.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn facts(&self, space: &str) -> Result<Vec<NamedRow>, StoreError> {
+    pub fn facts(&self, space: &str) -> Result<Vec<ListedRow>, StoreError> {
         jobs::facts(&self.txn, space)
     }
 

@@ -61,12 +61,14 @@ impl Journal {
 
 /// All journals that read back, oldest move first. Damage is told, and left where it is.
 pub(super) fn all(reader: &Reader) -> Answer<Vec<Journal>> {
-    let rows = reader.jobs(MOVE_JOB)?;
-    let read = rows.iter().filter_map(|row| {
-        let journal = Journal::read(row);
-        journal.inspect_err(|reject| tracing::error!("{reject}")).ok()
-    });
-    let mut journals: Vec<Journal> = read.collect();
+    let mut journals = Vec::new();
+    for row in reader.jobs(MOVE_JOB)? {
+        let read = row.map_err(|damaged| damaged.to_string());
+        match read.and_then(|row| Journal::read(&row).map_err(|reject| reject.to_string())) {
+            Ok(journal) => journals.push(journal),
+            Err(problem) => tracing::error!("a move is passed over, its journal does not read: {problem}"),
+        }
+    }
     journals.sort_by_key(|journal| (journal.began, journal.move_id));
     Ok(journals)
 }
@@ -83,7 +85,91 @@ fn put(node: &Node, move_id: MoveId, journal: Option<Vec<u8>>) -> Answer<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    use throughline_protocol::sign::SigningKey;
+    use throughline_store::{OpenOptions, Store};
+
     use super::*;
+    use crate::config::{Config, Key, Overrides, Value as Setting};
+    use crate::dirs::{Dirs, Environment};
+    use crate::keys::NodeKeys;
+
+    fn open(home: &Path) -> Result<Node, Code> {
+        let dirs = Dirs::locate(Some(home), &Environment::pick(|_| None)).unwrap();
+        dirs.create().unwrap();
+        NodeKeys::load_or_create(&dirs).unwrap();
+        let owner = SigningKey::from_seed(&[7; 32]).principal().to_string();
+        let overrides = Overrides::default().with_flag(Key::OwnerPrincipal, Setting::text(owner));
+        let config = Config::load(&dirs, &overrides).unwrap();
+        Node::open(dirs, config, "test").map_err(|problem| problem.code())
+    }
+
+    /// Ends a node and flips a bit wherever its database has these bytes.
+    fn damage(node: Node, bytes: &[u8]) {
+        let dir = node.dirs().data().to_owned();
+        node.stop();
+        drop(node);
+        // Opened and closed, so that nothing is left to be written.
+        let closed: Store = loop {
+            match Store::open(&dir, OpenOptions::new(now(), "test")) {
+                Ok(store) => break store,
+                Err(error) if error.code() == Code::Locked => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        drop(closed);
+        let path = dir.join("store.redb");
+        let mut database = std::fs::read(&path).unwrap();
+        let found = |database: &[u8]| database.windows(bytes.len()).position(|window| window == bytes);
+        assert!(found(&database).is_some());
+        while let Some(at) = found(&database) {
+            database[at] ^= 1;
+        }
+        std::fs::write(&path, database).unwrap();
+    }
+
+    /// What is logged, to be read again.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_with_a_damaged_journal_of_a_move_starts_and_says_so() {
+        let home = tempfile::tempdir().unwrap();
+        let node = open(home.path()).unwrap();
+        let journal = |id: u8| Journal {
+            move_id: MoveId::from_bytes([id; 16]),
+            began: UnixMillis::new(1_767_225_600_000).unwrap(),
+            driver: vec![id; 40],
+            shown: serde_json::json!({"state": "done"}),
+        };
+        journal(7).keep(&node).unwrap();
+        journal(8).keep(&node).unwrap();
+        damage(node, &[7; 40]);
+
+        let (node, log) = (open(home.path()).unwrap(), Log::default());
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || crate::moves::attach(&node)).unwrap();
+        let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(said.contains("a move is passed over") && said.contains(&"07".repeat(16)), "{said}");
+        assert_eq!(all(&node.reader().unwrap()).unwrap(), [journal(8)]);
+        let found = node.store().fsck().unwrap();
+        assert!(found.problems.iter().any(|problem| problem.what.contains("a move row")), "{found:?}");
+        node.stop();
+    }
 
     #[test]
     fn a_row_reads_back_and_damage_is_told() {

@@ -82,12 +82,20 @@ impl KnownPeer {
     }
 }
 
-/// All known peers, ascending by alias.
+/// All known peers, ascending by alias. A row that does not read is told and passed over: the others are known all the same.
 ///
 /// # Errors
 /// When the store cannot be read.
 pub fn list(reader: &Reader) -> Answer<Vec<KnownPeer>> {
-    Ok(reader.facts(SPACE)?.iter().map(KnownPeer::from_row).collect::<Result<_, _>>()?)
+    let mut known = Vec::new();
+    for row in reader.facts(SPACE)? {
+        let read = row.map_err(|damaged| damaged.to_string());
+        match read.and_then(|row| KnownPeer::from_row(&row).map_err(|reject| reject.to_string())) {
+            Ok(peer) => known.push(peer),
+            Err(problem) => tracing::warn!("a peer of the address book is passed over: {problem}"),
+        }
+    }
+    Ok(known)
 }
 
 /// The peer that a name or a full principal stands for.
