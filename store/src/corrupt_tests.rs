@@ -47,7 +47,12 @@ fn flip_row<S: Spec<V = Checked>>(store: &Store, table: S, dice: &mut Dice) {
 }
 
 /// Flips one bit of the value of each of these rows.
-fn flip_rows<S: Spec<V = Checked>>(store: &Store, _: S, which: std::ops::Range<usize>, dice: &mut Dice) {
+pub(crate) fn flip_rows<S: Spec<V = Checked>>(
+    store: &Store,
+    _: S,
+    which: std::ops::Range<usize>,
+    dice: &mut Dice,
+) {
     // The same table, with its values as they lie on the disk. redb compares type names, so the row is changed through a value
     // whose checksum is that of other bytes: written whole, then read as damaged.
     let txn = store.inner.database.begin_write().unwrap();
@@ -81,7 +86,7 @@ fn put_evidence(exhibit: &Exhibit) -> PutEvidence {
     PutEvidence { exhibit: exhibit.clone(), on_other: OnOther::Keep, at: now(), limits }
 }
 
-fn filled(home: &Home) -> (ModelDisk, Store) {
+pub(crate) fn filled(home: &Home) -> (ModelDisk, Store) {
     let disk = ModelDisk::new();
     let store = open(&disk, &home.path()).unwrap();
     for act in ACTS {
@@ -282,7 +287,7 @@ fn a_damaged_job_is_told_and_is_replaced_or_removed_by_who_expects_anything() {
 }
 
 /// A payload of the first session that is a file, with the entry that names it.
-fn large() -> (Damage, Arc<[u8]>, EntryCid) {
+pub(crate) fn large() -> (Damage, Arc<[u8]>, EntryCid) {
     let session = &WORLD.sessions[0];
     let built = session.entries()[..4]
         .iter()
@@ -328,7 +333,7 @@ fn a_file_that_is_put_back_is_not_unlinked_for_the_row_that_went() {
 }
 
 /// Puts back what is known elsewhere, as a peer that has all of it would.
-fn mend(store: &Store, found: &Fsck) {
+pub(crate) fn mend(store: &Store, found: &Fsck) {
     let other_home = Home::new();
     let (_disk, other) = filled(&other_home);
     let reader = other.reader().unwrap();

@@ -195,10 +195,10 @@ impl Files {
         durable: impl FnOnce() -> S,
     ) -> Result<bool, StoreError> {
         let held = self.in_flight();
-        if held.contains_key(digest) || crate::payloads::has_row(&database.begin_read()?, digest)? {
+        if held.contains_key(digest) || crate::payloads::names_file(&database.begin_read()?, digest)? {
             return Ok(false);
         }
-        if crate::payloads::has_row(&durable(), digest)? {
+        if crate::payloads::names_file(&durable(), digest)? {
             return Ok(false);
         }
         self.remove(digest)

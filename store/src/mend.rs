@@ -20,6 +20,7 @@ use crate::payloads::{self, size_of};
 use crate::rows::{BlockPlace, BlockRow, ControlRow, EntryRow, SideRow, SideStatus};
 use crate::source::{Source, lookup};
 use crate::tables::{self, meta};
+use crate::unreadable;
 use crate::writer::{Changes, Step, View};
 
 /// A blob that is not what was stored, by what it is known as.
@@ -191,7 +192,7 @@ fn put_blob(
     }
 }
 
-/// Puts back a block. `links` are the entries that name it, if its row, which had the first of them, cannot be read.
+/// Puts back a block. `links` are the entries that link it, if its row, which had the first of them, cannot be read.
 fn put_block(
     changes: &Changes<'_, '_>,
     digest: &[u8; 32],
@@ -200,17 +201,24 @@ fn put_block(
 ) -> Result<(), StoreError> {
     let is_inline = bytes.len() <= INLINE_BYTES_MAX;
     let place = if is_inline { BlockPlace::Table } else { BlockPlace::File };
-    // Of a row that cannot be read the lease is lost: what nothing links goes with the next one that ends.
     let held = payloads::row(changes.txn, digest).ok().flatten();
-    let lease_ms = held.map_or(0, |row| row.lease_ms);
+    let lease_ms = match held {
+        Some(row) => row.lease_ms,
+        None => unreadable::leases_of(changes.txn, digest)?.into_iter().max().unwrap_or(0),
+    };
     let link = held.map_or(links.first().copied(), |row| row.link);
     for (session, seq) in links.iter().skip(1) {
         changes.put(tables::BLOCK_REFS, (digest, *session, *seq), ())?;
     }
     let row = BlockRow { size: size_of(bytes), place, lease_ms, link };
     let inline = if is_inline { bytes } else { &[] };
-    // If its row went since it was found damaged, its file was to be unlinked.
-    changes.remove(tables::CONDEMNED, digest)?;
+    match (place, held) {
+        // If its row went since it was found damaged, its file was to be unlinked.
+        (BlockPlace::File, _) => changes.remove(tables::CONDEMNED, digest).map(|_| ())?,
+        (BlockPlace::Table, Some(BlockRow { place: BlockPlace::Table, .. })) => {}
+        // A file that it may have had is named by nothing any more: no redaction would reach it.
+        (BlockPlace::Table, _) => changes.put(tables::CONDEMNED, digest, ())?,
+    }
     changes.put(tables::BLOCKS, digest, row.to_bytes(inline).as_slice())
 }
 
@@ -275,7 +283,7 @@ fn recount(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
         (meta::NEXT_EVENT, after(event, meta::NEXT_EVENT)?),
         (meta::ENTRY_BYTES, entries),
         (meta::SIDE_BYTES, sides),
-        (meta::BLOCK_BYTES, crate::unreadable::bytes_held(changes.txn)?),
+        (meta::BLOCK_BYTES, unreadable::bytes_held(changes.txn)?),
         (meta::EVIDENCE_BYTES, crate::evidence::count(changes.txn)?.bytes),
         (meta::STAGING_BYTES, staged),
     ];

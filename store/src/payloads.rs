@@ -39,9 +39,13 @@ pub(crate) fn row(source: &impl Source, digest: &[u8; 32]) -> Result<Option<Bloc
     lookup(source, tables::BLOCKS, digest, |row| BlockRow::split(row).map(|(row, _)| row))?.transpose()
 }
 
-/// Whether there is a row of a block, be it one that cannot be read.
-pub(crate) fn has_row(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
-    Ok(lookup(source, tables::BLOCKS, digest, |_| ())?.is_some())
+/// Whether the row of a block names its file. One that cannot be read may; one whose bytes lie in the table does not.
+pub(crate) fn names_file(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    Ok(match held(source, digest)? {
+        Held::Not => false,
+        Held::Damaged => true,
+        Held::As(row) => row.place == BlockPlace::File,
+    })
 }
 
 /// Whether a redaction dropped this payload.
@@ -102,8 +106,8 @@ pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 3
 /// Session numbers and seqs of entries.
 pub(crate) type Links = Vec<(u64, u64)>;
 
-/// Sessions and seqs of the entries that name these payloads, ascending, from the entries themselves: walks all of them.
-/// Entries that cannot be read name nothing.
+/// Sessions and seqs of the entries that link these blocks, ascending, without a look at the blocks: payloads from the entries
+/// that name them, all else from what was noted of each session. Walks all of both. Entries that cannot be read name nothing.
 pub(crate) fn links_of_entries(
     source: &impl Source,
     digests: &BTreeSet<[u8; 32]>,
@@ -128,6 +132,11 @@ pub(crate) fn links_of_entries(
             note(side.payload, (session, side.seq.get()));
         }
     }
+    for row in source.table(tables::LINKS_OF_SESSION)?.iter()? {
+        let row = row?.0;
+        let (session, seq, digest) = row.value();
+        note(Some(EntryCid::from_digest(*digest)), (session, seq));
+    }
     links.values_mut().for_each(|links| {
         links.sort_unstable();
         links.dedup();
@@ -136,7 +145,7 @@ pub(crate) fn links_of_entries(
 }
 
 /// Whether the table of links has one to a block; its row may have another.
-fn has_more_links(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+pub(crate) fn has_more_links(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
     let table = source.table(tables::BLOCK_REFS)?;
     let mut rows = table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))?;
     Ok(rows.next().transpose()?.is_some())
@@ -166,7 +175,10 @@ pub(crate) fn put(
         }
     } else {
         changes.count(meta::BLOCK_BYTES, size, 0)?;
-        changes.remove(tables::CONDEMNED, digest)?;
+        if place == BlockPlace::File {
+            // Of one that goes into the table, an earlier file stays listed: nothing else would reach it.
+            changes.remove(tables::CONDEMNED, digest)?;
+        }
     }
     let first = held.and_then(|held| held.link).or(link);
     if let Some((session, seq)) = link.filter(|_| link != first) {
@@ -224,7 +236,7 @@ pub(crate) fn link(
     changes.put(tables::LINKS_OF_SESSION, (session, seq.get(), digest), ())
 }
 
-/// Takes an entry's link away; a block that nothing links or leases then goes, as does one whose row cannot be read.
+/// Takes an entry's link away; a block that nothing links or leases then goes.
 pub(crate) fn unlink(
     changes: &Changes<'_, '_>,
     digest: &[u8; 32],
@@ -235,7 +247,7 @@ pub(crate) fn unlink(
     changes.remove(tables::LINKS_OF_SESSION, (session, seq, digest))?;
     let row = match held(changes.txn, digest)? {
         Held::Not => return Ok(()),
-        Held::Damaged => return unreadable::remove(changes, digest).map(|_| ()),
+        Held::Damaged => return unreadable::remove_unneeded(changes, digest),
         Held::As(row) => row,
     };
     let left = BlockRow { link: row.link.filter(|link| *link != (session, seq)), ..row };
@@ -303,7 +315,7 @@ pub(crate) fn end_leases(
         let row = match held(changes.txn, digest)? {
             Held::Not => continue,
             Held::Damaged => {
-                unreadable::remove(changes, digest)?;
+                unreadable::remove_unneeded(changes, digest)?;
                 continue;
             }
             // A longer one was given meanwhile.

@@ -1,17 +1,20 @@
 //! Blocks whose row cannot be read: what a write does with one. `docs/ARCHITECTURE.md` §Store.
 //!
-//! A flipped bit must not end writing for the whole node: whoever brings the bytes again replaces such a row, and whoever lets the
-//! block go drops it. What the row alone said is found out elsewhere: the link that it had from the entries themselves, the
-//! lease from the list of leases, the bytes that are counted by counting again. That walks whole tables, which is for the rare
-//! case that it is.
+//! A flipped bit must not end writing for the whole node: whoever brings the bytes again replaces such a row, and a redaction
+//! drops it. Nor must it take along what is whole: a file whose row is damaged is all that there is of a payload, so a link or lease
+//! that ends drops the row only when nothing else may need the block; until then it stays for `fsck` to name and mend.
+//!
+//! What the row alone said is found out elsewhere: the link that it had from the entries themselves, the lease from the list of
+//! leases, the bytes that are counted by counting again. That walks whole tables, which is for the rare case that it is.
 
 use std::collections::BTreeSet;
 
 use redb::ReadableTable;
+use throughline_protocol::id::EntryCid;
 
 use crate::error::StoreError;
-use crate::payloads::links_of_entries;
-use crate::rows::BlockRow;
+use crate::payloads::{has_more_links, links_of_entries};
+use crate::rows::{BlockRow, EntryRow, SideRow};
 use crate::source::{Source, lookup};
 use crate::tables::{self, meta};
 use crate::writer::Changes;
@@ -55,7 +58,35 @@ pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<u64
     Ok(leases.into_iter().max().unwrap_or(0))
 }
 
-fn leases_of(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<u64>, StoreError> {
+/// Removes a row that cannot be read, unless an entry may link its block or a lease of it runs.
+pub(crate) fn remove_unneeded(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<(), StoreError> {
+    if may_be_linked(changes.txn, digest)? || !leases_of(changes.txn, digest)?.is_empty() {
+        return Ok(());
+    }
+    remove(changes, digest).map(|_| ())
+}
+
+/// Whether an entry links a block, as far as can be told without its row: an entry that cannot be read may.
+fn may_be_linked(source: &impl Source, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    if has_more_links(source, digest)? || !links_of_entries(source, &BTreeSet::from([*digest]))?.is_empty() {
+        return Ok(true);
+    }
+    for row in source.table(tables::ENTRIES)?.iter()? {
+        if EntryRow::from_bytes(row?.1.value()).is_err() {
+            return Ok(true);
+        }
+    }
+    for row in source.table(tables::SIDE)?.iter()? {
+        let (key, row) = row?;
+        if SideRow::from_bytes(EntryCid::from_digest(*key.value().1), row.value()).is_err() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// When the leases of a block end, as far as its row is not asked.
+pub(crate) fn leases_of(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<u64>, StoreError> {
     let mut leases = Vec::new();
     for row in source.table(tables::LEASES)?.iter()? {
         let row = row?.0;
@@ -74,3 +105,7 @@ pub(crate) fn bytes_held(source: &impl Source) -> Result<u64, StoreError> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+#[path = "unreadable_tests.rs"]
+mod tests;
