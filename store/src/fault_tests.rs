@@ -232,6 +232,58 @@ fn a_quota_that_is_used_up_takes_a_revocation() {
 }
 
 #[test]
+fn what_has_the_reserve_is_durable_before_that_is_taken_again() {
+    let home = Home::new();
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    apply(&store, Act::Job(1)).unwrap();
+    // The disk says that it has room, so the batch goes as on any other, but for the reserve.
+    disk.leave_quota(0);
+    store.inner.health.fail(&StoreError::io("a write", std::io::ErrorKind::QuotaExceeded.into()));
+    let journal = || disk.bytes(&home.path().join("store.journal")).unwrap();
+    let before = journal();
+    apply(&store, Act::Revoke).unwrap();
+    assert_eq!(journal(), before, "the journal is written behind the writer, which takes the room back");
+    drop(store);
+    let store = open(&disk.after_crash(&mut Dice::new(3)), &home.path()).unwrap();
+    let hash = WORLD.tombstone.hash();
+    assert!(store.reader().unwrap().control_by_hash(&hash).unwrap().is_some());
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_ends_nothing_and_stays_listed() {
+    let home = Home::new();
+    let store = home.open();
+    let block = |byte: u8| Block::of(Codec::Raw, vec![byte; INLINE_BYTES_MAX + 1]);
+    let put = |store: &Store, byte| store.run(PutBlock::bytes(block(byte), now(), now())).unwrap();
+    let sweep = |store: &Store| store.run(Sweep { now: now(), events_kept: 9 }).unwrap();
+    let listed = |store: &Store| payloads::condemned(&store.reader().unwrap().txn).unwrap();
+    let digest = *block(1).cid().digest();
+    put(&store, 1);
+    // No unlink removes a directory.
+    let path = store.inner.files.path(&digest);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    sweep(&store);
+    assert_eq!((store.read_only_reason(), listed(&store)), (None, vec![digest]));
+    // Others go all the same, and so does writing, also after the next start.
+    put(&store, 2);
+    sweep(&store);
+    assert_eq!((store.read_only_reason(), listed(&store)), (None, vec![digest]));
+    assert!(!store.inner.files.path(block(2).cid().digest()).exists());
+    drop(store);
+    let store = home.open();
+    apply(&store, Act::Job(1)).unwrap();
+    apply(&store, Act::Job(2)).unwrap();
+    assert_eq!((store.read_only_reason(), listed(&store)), (None, vec![digest]));
+    std::fs::remove_dir(&path).unwrap();
+    put(&store, 3);
+    sweep(&store);
+    assert_eq!(listed(&store), Vec::<[u8; 32]>::new());
+    assert!(store.fsck().unwrap().is_clean());
+}
+
+#[test]
 fn a_disk_without_room_to_open_the_database_again_has_the_reserve() {
     let home = Home::new();
     let disk = ModelDisk::new();

@@ -51,6 +51,19 @@ impl InFlight {
     }
 }
 
+/// What became of a file that was to be unlinked.
+#[derive(Debug)]
+pub(crate) enum Unlinked {
+    /// It is gone.
+    Gone,
+    /// There was none.
+    NotThere,
+    /// Something relies on it: a row, or an operation in flight.
+    Held,
+    /// The disk refused. Nothing is in doubt: it is there as before.
+    Failed(StoreError),
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut held = self.files.in_flight();
@@ -176,32 +189,35 @@ impl Files {
         }
     }
 
-    /// Unlinks a file unless an operation in flight relies on it. Returns whether it is gone.
-    pub(crate) fn unlink(&self, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    /// Unlinks a file unless an operation in flight relies on it.
+    pub(crate) fn unlink(&self, digest: &[u8; 32]) -> Unlinked {
         let held = self.in_flight();
         if held.contains_key(digest) {
-            return Ok(false);
+            return Unlinked::Held;
         }
-        self.remove(digest).map(|_| true)
+        self.remove(digest)
     }
 
-    /// Unlinks a file that no row names and no operation in flight relies on; returns whether it did. An operation gives its
+    /// Unlinks a file that no row names and no operation in flight relies on. An operation gives its
     /// file up after its commit, so a snapshot taken while none holds it sees the row.
     /// What `durable` gives, asked for after that, must not name the file either.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
     pub(crate) fn unlink_orphan<S: Source>(
         &self,
         digest: &[u8; 32],
         database: &Db,
         durable: impl FnOnce() -> S,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Unlinked, StoreError> {
         let held = self.in_flight();
         if held.contains_key(digest) || crate::payloads::names_file(&database.begin_read()?, digest)? {
-            return Ok(false);
+            return Ok(Unlinked::Held);
         }
         if crate::payloads::names_file(&durable(), digest)? {
-            return Ok(false);
+            return Ok(Unlinked::Held);
         }
-        self.remove(digest)
+        Ok(self.remove(digest))
     }
 
     /// Makes it durable that the files of these digests are gone: until then a power cut may bring them back.
@@ -224,12 +240,14 @@ impl Files {
         Ok(())
     }
 
-    /// Removes a file; returns whether it was there.
-    fn remove(&self, digest: &[u8; 32]) -> Result<bool, StoreError> {
+    fn remove(&self, digest: &[u8; 32]) -> Unlinked {
         match self.disk.unlink(&self.path(digest)) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(StoreError::io("removing a payload file", error)),
+            Ok(()) => Unlinked::Gone,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Unlinked::NotThere,
+            Err(error) => {
+                let path = self.path(digest);
+                Unlinked::Failed(StoreError::io(format!("removing {}", path.display()), error))
+            }
         }
     }
 

@@ -100,7 +100,7 @@ pub use throughline_protocol::fork::Mark;
 pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 
 use database::Db;
-use files::Files;
+use files::{Files, Unlinked};
 use flush::Published;
 use health::Health;
 use open::Lock;
@@ -232,18 +232,23 @@ impl Store {
     /// Returns how many went.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk refuses. One that it does not let go of keeps none of the others.
     pub fn remove_orphans(&self) -> Result<u64, StoreError> {
         self.inner.health.check(Urgency::Ordinary)?;
-        let mut gone = Vec::new();
+        let (mut gone, mut failed) = (Vec::new(), None);
         for digest in self.inner.files.list()? {
             // A row that is gone is gone when that is durable.
             let durable = || self.inner.published.get();
-            if self.inner.files.unlink_orphan(&digest, &self.inner.database, durable)? {
-                gone.push(digest);
+            match self.inner.files.unlink_orphan(&digest, &self.inner.database, durable)? {
+                Unlinked::Gone => gone.push(digest),
+                Unlinked::NotThere | Unlinked::Held => {}
+                Unlinked::Failed(error) => failed = Some(error),
             }
         }
         self.inner.files.sync_gone(&gone)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
     }
 

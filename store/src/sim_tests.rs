@@ -34,7 +34,7 @@ pub(crate) struct World {
     pub(crate) sessions: Vec<SessionBuilder>,
     /// Each entry of each session as a segment.
     segments: Vec<Vec<VerifiedSegment>>,
-    tombstone: Signed<Control>,
+    pub(crate) tombstone: Signed<Control>,
 }
 
 pub(crate) static WORLD: LazyLock<World> = LazyLock::new(|| {

@@ -22,6 +22,7 @@
 //! durable commit, and what the journal made durable since then is applied ([`Loop::put_back`]): what was acknowledged is
 //! there, and nothing else.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
@@ -30,7 +31,7 @@ use redb::WriteTransaction;
 
 use crate::database::{Again, Db, commit_durably, commit_in_memory, guarded};
 use crate::error::StoreError;
-use crate::files::{Files, InFlight};
+use crate::files::{Files, InFlight, Unlinked};
 use crate::flush::{Back, Flush, Flusher, Published, Seen};
 use crate::health::{Ended, Health, Urgency};
 use crate::journal::{self, Journal};
@@ -126,7 +127,16 @@ impl Writer {
         let flusher =
             Flusher::start(journal, Arc::clone(&health), Arc::clone(&published), hook, Box::new(wake))?;
         let answers = flusher.thread_id();
-        let thread = Loop { database, files, health, published, flusher, journal_bytes: 0, _lock: lock };
+        let thread = Loop {
+            database,
+            files,
+            health,
+            published,
+            flusher,
+            journal_bytes: 0,
+            stuck: BTreeSet::new(),
+            _lock: lock,
+        };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || thread.run(&jobs))
@@ -248,6 +258,8 @@ struct Loop {
     flusher: Flusher,
     /// Bytes of the journal since the last checkpoint, with those that are on their way.
     journal_bytes: usize,
+    /// Files that were to be unlinked and that the disk did not let go of.
+    stuck: BTreeSet<[u8; 32]>,
     /// Until everything above is closed: the thread may outlive the store that started it.
     _lock: Arc<Lock>,
 }
@@ -292,8 +304,13 @@ impl Loop {
             self.put_back();
         }
         let Some(Admitted { mut jobs, reserve }) = self.admitted(jobs) else { return };
-        match guarded(|| self.execute(&mut jobs)) {
-            Ok(done) if done.condemned.is_empty() && !jobs.iter().any(|job| is_settled(&**job)) => {
+        let place = match reserve {
+            Reserve::Kept => Place::Either,
+            // Here and now: what the flusher has still to write would find the room taken again.
+            Reserve::Given => Place::Database,
+        };
+        match guarded(|| self.execute(&mut jobs, place)) {
+            Ok(done) if !self.is_unlinking(&done) && !jobs.iter().any(|job| is_settled(&**job)) => {
                 self.flusher.send(Flush { record: done.record, seen: done.seen, jobs });
             }
             Ok(done) => self.settle(done, jobs),
@@ -359,7 +376,7 @@ impl Loop {
     }
 
     /// Executes a batch in one transaction. Later batches see it; readers do not yet.
-    fn execute(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<Executed, StoreError> {
+    fn execute(&mut self, jobs: &mut [Box<dyn Job>], place: Place) -> Result<Executed, StoreError> {
         let txn = self.database.begin_write()?;
         let changes = Batch::new(&txn);
         let mut wrote = Wrote::Nothing;
@@ -380,7 +397,7 @@ impl Loop {
         };
         let condemned = crate::payloads::condemned(&changes)?;
         let batch = changes.finish()?;
-        let place = if has_to_be_written { Place::Database } else { Place::Either };
+        let place = if has_to_be_written { Place::Database } else { place };
         let record = self.commit(txn, batch, place)?;
         let seen = Some(Seen { snapshot: self.database.begin_read()?, newest_event });
         Ok(Executed { record, seen, condemned })
@@ -408,12 +425,17 @@ impl Loop {
         Ok(None)
     }
 
+    /// Whether files are to be unlinked after a batch. One that is stuck does not make every batch wait for its own fsync.
+    fn is_unlinking(&self, done: &Executed) -> bool {
+        done.condemned.iter().any(|digest| !self.stuck.contains(digest))
+    }
+
     /// Makes a batch durable here, and does what is left to do with files before it is answered.
     fn settle(&mut self, done: Executed, mut jobs: Vec<Box<dyn Job>>) {
         let records: Vec<_> = done.record.into_iter().collect();
         let durable = self.flusher.drained().persist(&records, done.seen);
-        // The batch is committed, and answered so, whatever becomes of this. A file that cannot be unlinked, or that another
-        // operation relies on, stays listed and is tried again with the next batch.
+        // The batch is committed, and answered so, whatever becomes of this. A file that another operation relies on stays listed
+        // and is tried again with the next batch; one that the disk does not let go of, with the next that unlinks another.
         match &durable {
             Ok(()) => {
                 let left = guarded(|| {
@@ -434,8 +456,11 @@ impl Loop {
     fn drop_unused(&self, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
         let mut gone = Vec::new();
         for digest in batch.iter_mut().flat_map(|job| job.take_files()) {
-            if self.files.unlink_orphan(&digest, &self.database, || self.published.get())? {
-                gone.push(digest);
+            match self.files.unlink_orphan(&digest, &self.database, || self.published.get())? {
+                Unlinked::Gone => gone.push(digest),
+                Unlinked::NotThere | Unlinked::Held => {}
+                // An orphan, for whoever walks them.
+                Unlinked::Failed(error) => tracing::warn!("a file that nothing names stays: {error}"),
             }
         }
         self.files.sync_gone(&gone)
@@ -449,9 +474,22 @@ impl Loop {
         }
         let mut gone = Vec::new();
         for digest in condemned {
-            if self.files.unlink(digest)? {
-                gone.push(digest);
+            match self.files.unlink(digest) {
+                // Also one that is not there: a power cut may bring back what went before it.
+                Unlinked::Gone | Unlinked::NotThere => {
+                    self.stuck.remove(digest);
+                    gone.push(digest);
+                }
+                Unlinked::Held => {}
+                Unlinked::Failed(error) => {
+                    if self.stuck.insert(*digest) {
+                        tracing::warn!("a file whose row is gone stays until it can be removed: {error}");
+                    }
+                }
             }
+        }
+        if gone.is_empty() {
+            return Ok(());
         }
         self.files.sync_gone(gone.iter().copied())?;
         let txn = self.database.begin_write()?;
