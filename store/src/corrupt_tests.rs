@@ -286,6 +286,53 @@ fn a_damaged_job_is_told_and_is_replaced_or_removed_by_who_expects_anything() {
     assert!(store.fsck().unwrap().is_clean());
 }
 
+#[test]
+fn a_damaged_row_hides_no_other_of_its_list() {
+    let home = Home::new();
+    let (_disk, store) = filled(&home);
+    apply(&store, Act::Pin(1)).unwrap();
+    let reader = store.reader().unwrap();
+    assert_eq!(reader.sessions(None, 9).unwrap().len(), WORLD.sessions.len());
+    let newest = reader.newest_event().unwrap();
+    let EventPage::Events(events) = reader.events_since(newest - 4, 9).unwrap() else { panic!("no gap") };
+    let mut dice = Dice::new(43);
+    flip_rows(&store, crate::tables::SESSIONS, 1..2, &mut dice);
+    flip_rows(&store, crate::tables::PINS, 0..1, &mut dice);
+    let nth = |id: u64| usize::try_from(id - 1).unwrap();
+    flip_rows(&store, crate::tables::EVENTS, nth(newest - 1)..nth(newest), &mut dice);
+
+    let reader = store.reader().unwrap();
+    let listed: Vec<_> = reader.sessions(None, 2).unwrap().iter().map(|row| row.number).collect();
+    assert_eq!(listed, [1, 3], "a page is filled with those that can be read");
+    let pins = reader.pins().unwrap();
+    assert_eq!((pins.len(), pins.iter().filter(|(_, pin)| pin.is_err()).count()), (2, 1));
+    // A gap in the log: those before it first, then the word that there is one, then what came after.
+    assert_eq!(reader.events_since(newest - 4, 9).unwrap(), EventPage::Events(events[..2].to_vec()));
+    assert_eq!(reader.events_since(newest - 2, 9).unwrap(), EventPage::Reset { newest });
+    assert_eq!(reader.events_since(newest - 1, 9).unwrap(), EventPage::Events(events[3..].to_vec()));
+    assert_eq!(store.fsck().unwrap().problems.iter().filter(|it| it.code == Code::StoreCorrupt).count(), 3);
+}
+
+#[test]
+fn evidence_whose_row_is_damaged_is_kept_again_and_keeps_nothing_else_from_being_listed() {
+    let home = Home::new();
+    let (_disk, store) = filled(&home);
+    let id = EXHIBIT.session();
+    let bytes = |store: &Store| {
+        let reader = store.reader().unwrap();
+        crate::source::counter(&reader.txn, crate::tables::meta::EVIDENCE_BYTES).unwrap()
+    };
+    let before = bytes(&store);
+    flip_rows(&store, crate::tables::EVIDENCE, 0..usize::MAX, &mut Dice::new(47));
+    assert_eq!(store.reader().unwrap().evidence(id).unwrap(), []);
+    let limits = EvidenceLimits { total_bytes_max: 0, session_files_max: 0 };
+    // It takes a place that was taken before.
+    assert_eq!(store.run(PutEvidence { limits, ..put_evidence(&EXHIBIT) }).unwrap(), Put::New);
+    assert_eq!(store.reader().unwrap().evidence(id).unwrap()[0].bytes, EXHIBIT.bytes().to_vec());
+    assert_eq!(bytes(&store), before);
+    assert!(store.fsck().unwrap().is_clean());
+}
+
 /// A payload of the first session that is a file, with the entry that names it.
 pub(crate) fn large() -> (Damage, Arc<[u8]>, EntryCid) {
     let session = &WORLD.sessions[0];

@@ -218,7 +218,7 @@ pub(crate) fn read(id: u64, row: &[u8]) -> Result<Event, StoreError> {
     Ok(Event { id, at: fields.millis("at")?, change: Change::read(&fields)? })
 }
 
-/// At most `limit` events after `id`.
+/// At most `limit` events after `id`. One that cannot be read is a gap in the log, and told as any other.
 pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<EventPage, StoreError> {
     let newest = newest(source)?;
     let table = source.table(tables::EVENTS)?;
@@ -229,7 +229,12 @@ pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<Event
     let mut events = Vec::new();
     for row in table.range(id + 1..)?.take(limit) {
         let (id, row) = row?;
-        events.push(read(id.value(), row.value())?);
+        match read(id.value(), row.value()) {
+            Ok(event) => events.push(event),
+            Err(_) if events.is_empty() => return Ok(EventPage::Reset { newest }),
+            // Those before it first; the gap is told to who asks on.
+            Err(_) => break,
+        }
     }
     Ok(EventPage::Events(events))
 }

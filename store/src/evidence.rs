@@ -80,20 +80,31 @@ impl KeptEvidence {
     }
 }
 
+/// What is held of one accusation, if it can be read.
+type Held = Option<Result<KeptEvidence, StoreError>>;
+
+/// What is held of one accusation. An error is one of the database, not of the row.
+fn held(source: &impl Source, session: SessionId, accusation: &Accusation) -> Result<Held, StoreError> {
+    let key = key_of(accusation);
+    let genesis = session.genesis();
+    let place = (genesis.digest(), key.as_slice());
+    lookup(source, tables::EVIDENCE, place, |row| KeptEvidence::from_row(&key, row))
+}
+
 /// What is held of one accusation.
 fn get(
     source: &impl Source,
     session: SessionId,
     accusation: &Accusation,
 ) -> Result<Option<KeptEvidence>, StoreError> {
-    let key = key_of(accusation);
-    let genesis = session.genesis();
-    let place = (genesis.digest(), key.as_slice());
-    lookup(source, tables::EVIDENCE, place, |row| KeptEvidence::from_row(&key, row))?.transpose()
+    held(source, session, accusation)?.transpose()
 }
 
-/// All that is held of one session, ascending by accusation.
-fn list(source: &impl Source, session: SessionId) -> Result<Vec<KeptEvidence>, StoreError> {
+/// All that is held of one session, ascending by accusation; each by itself, so that a damaged one hides no other.
+fn list(
+    source: &impl Source,
+    session: SessionId,
+) -> Result<Vec<Result<KeptEvidence, StoreError>>, StoreError> {
     let table = source.table(tables::EVIDENCE)?;
     let genesis = *session.genesis().digest();
     let mut found = Vec::new();
@@ -103,7 +114,7 @@ fn list(source: &impl Source, session: SessionId) -> Result<Vec<KeptEvidence>, S
         if *of != genesis {
             break;
         }
-        found.push(KeptEvidence::from_row(key, row.value())?);
+        found.push(KeptEvidence::from_row(key, row.value()));
     }
     Ok(found)
 }
@@ -159,12 +170,13 @@ pub(crate) fn count(source: &impl Source) -> Result<Counted, StoreError> {
 }
 
 impl Reader {
-    /// The evidence that is held of a session, ascending by accusation.
+    /// The evidence that is held of a session, ascending by accusation. What cannot be read is passed over, so that it hides
+    /// nothing else: it is for `fsck` to tell, and evidence of the same accusation takes its place.
     ///
     /// # Errors
-    /// When the database cannot be read, or a file does not hash to its id.
+    /// When the database cannot be read.
     pub fn evidence(&self, session: SessionId) -> Result<Vec<KeptEvidence>, StoreError> {
-        list(&self.txn, session)
+        Ok(list(&self.txn, session)?.into_iter().flatten().collect())
     }
 
     /// Sessions with evidence of which others were not told yet, ascending, at most `limit`. What cannot be read is passed over:
@@ -237,11 +249,12 @@ pub enum Put {
 impl Step for PutEvidence {
     type Output = Put;
     type Error = StoreError;
-    type Plan = Option<KeptEvidence>;
+    /// What it takes the place of: a file, or a row that cannot be read.
+    type Plan = Held;
 
     fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
         let (session, accusation) = (self.exhibit.session(), self.exhibit.accusation());
-        let held = get(view.txn, session, &accusation)?;
+        let held = held(view.txn, session, &accusation)?;
         if held.is_some() {
             return Ok(held);
         }
@@ -258,6 +271,8 @@ impl Step for PutEvidence {
     fn write(self, held: Self::Plan, changes: &Changes<'_, '_>) -> Result<Put, StoreError> {
         let id = *self.exhibit.id().digest();
         let session = self.exhibit.session();
+        let is_damaged = matches!(held, Some(Err(_)));
+        let held = held.and_then(Result::ok);
         let put = match &held {
             Some(held) if held.id == id || self.on_other == OnOther::Keep => return Ok(Put::Held),
             Some(_) => Put::Replaced,
@@ -274,7 +289,12 @@ impl Step for PutEvidence {
         let row = kept.to_bytes();
         changes.put(tables::EVIDENCE, (session.genesis().digest(), key.as_slice()), row.as_slice())?;
         let gone = held.map_or(0, |held| size_of(&held.bytes));
-        changes.count(meta::EVIDENCE_BYTES, size_of(&kept.bytes), gone)?;
+        if is_damaged {
+            // How long that was is not known.
+            changes.set(meta::EVIDENCE_BYTES, count(changes.txn)?.bytes);
+        } else {
+            changes.count(meta::EVIDENCE_BYTES, size_of(&kept.bytes), gone)?;
+        }
         if put == Put::New {
             let kind = kept.accusation.kind.word().to_owned();
             events::write(changes, self.at, &Change::Evidence { session, kind, id })?;

@@ -15,14 +15,14 @@ pub(crate) fn get(source: &impl Source, session: SessionId) -> Result<Option<Pin
     lookup(source, tables::PINS, session.genesis().digest(), Pin::from_bytes)?.transpose()
 }
 
-/// All pins, ascending by session.
-pub(crate) fn all(source: &impl Source) -> Result<Vec<(SessionId, Pin)>, StoreError> {
+/// All pins, ascending by session. Of one that cannot be read it is known whose it is, and that it is one.
+pub(crate) fn all(source: &impl Source) -> Result<Vec<(SessionId, Result<Pin, StoreError>)>, StoreError> {
     let table = source.table(tables::PINS)?;
     let rows = table.iter()?;
     rows.map(|row| {
         let (genesis, pin) = row?;
         let session = SessionId::of_genesis(EntryCid::from_digest(*genesis.value()));
-        Ok((session, Pin::from_bytes(pin.value())?))
+        Ok((session, Pin::from_bytes(pin.value())))
     })
     .collect()
 }

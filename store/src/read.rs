@@ -97,7 +97,8 @@ impl Reader {
         Ok(found)
     }
 
-    /// Sessions after `after` in the order in which they were first held, at most `limit`. The order survives restarts.
+    /// Sessions after `after` in the order in which they were first held, at most `limit`. The order survives restarts. One
+    /// whose row is damaged is passed over, so that it hides no other: who asks for it is told, as is `fsck`.
     ///
     /// # Errors
     /// When the database cannot be read, or `after` is not held.
@@ -107,12 +108,15 @@ impl Reader {
             Some(after) => index::need_session(&self.txn, after)?.number + 1,
         };
         let table = self.txn.table(tables::SESSIONS)?;
-        let rows = table.range(from..)?.take(limit);
-        rows.map(|row| {
+        let mut found = Vec::new();
+        for row in table.range(from..)? {
+            if found.len() == limit {
+                break;
+            }
             let (number, row) = row?;
-            SessionRow::from_bytes(number.value(), row.value())
-        })
-        .collect()
+            found.extend(SessionRow::from_bytes(number.value(), row.value()));
+        }
+        Ok(found)
     }
 
     /// The verifier's state after the tip, as [`throughline_protocol::verify::ChainState::from_bytes`] reads it.
@@ -181,11 +185,11 @@ impl Reader {
         pins::get(&self.txn, session)
     }
 
-    /// All pins, ascending by session.
+    /// All pins, ascending by session. One that is damaged is an error of its own: whose it is is known.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn pins(&self) -> Result<Vec<(SessionId, Pin)>, StoreError> {
+    pub fn pins(&self) -> Result<Vec<(SessionId, Result<Pin, StoreError>)>, StoreError> {
         pins::all(&self.txn)
     }
 

@@ -15,6 +15,7 @@ use crate::payloads::{self, size_of};
 use crate::rows::{SideRow, SideStatus};
 use crate::source::{Source, counter, lookup};
 use crate::tables::{self, meta};
+use crate::unreadable::{Held, held};
 use crate::writer::{Changes, Step, View};
 
 /// An entry that is held beside the main chain.
@@ -136,17 +137,20 @@ enum Words {
     LeftOut,
 }
 
-/// What the side entries of a session take, payloads included.
+/// What the side entries of a session take, payloads included. What cannot be read takes nothing: it keeps no evidence out.
 fn session_bytes(view: &View<'_, '_>, session: u64) -> Result<u64, StoreError> {
     let table = view.txn.table(tables::SIDE)?;
     let mut bytes = 0_u64;
     for row in table.range((session, &[0; 32])..=(session, &[0xff; 32]))? {
         let (key, row) = row?;
-        let row = SideRow::from_bytes(EntryCid::from_digest(*key.value().1), row.value())?;
+        let Ok(row) = SideRow::from_bytes(EntryCid::from_digest(*key.value().1), row.value()) else {
+            continue;
+        };
         bytes = bytes.saturating_add(size_of(&row.bytes));
-        if let Some(payload) = row.payload {
-            let held = payloads::row(view.txn, payload.digest())?;
-            bytes = bytes.saturating_add(held.map_or(0, |row| row.size));
+        if let Some(payload) = row.payload
+            && let Held::As(held) = held(view.txn, payload.digest())?
+        {
+            bytes = bytes.saturating_add(held.size);
         }
     }
     Ok(bytes)

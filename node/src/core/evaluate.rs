@@ -14,7 +14,7 @@ use throughline_protocol::control::{Control, Role};
 use throughline_protocol::fork::{Mark, Standing, check_ref};
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::verify::Prechecked;
-use throughline_store::{PutControls, Reader, SetSelection, StagingUse, Stored, Summary};
+use throughline_store::{PutControls, Reader, SessionRow, SetSelection, StagingUse, Stored, Summary};
 
 use super::base::standing;
 use super::controls::controls_of;
@@ -242,16 +242,27 @@ impl Node {
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.session);
             for row in &page {
-                let calm = matches!(row.summary.verdict.as_str(), "valid" | "sealed" | "incomplete");
-                let side = if calm { reader.side_entries(row.session, None, PAGE)? } else { Vec::new() };
-                let tells = |status| status != throughline_store::SideStatus::Branch;
-                let unshown = !calm && reader.evidence(row.session)?.is_empty();
-                let incomplete = row.summary.verdict == "incomplete";
-                if incomplete || unshown || side.iter().any(|side| tells(side.status)) {
-                    self.judge_again(row.session)?;
+                match self.settle_if_unfinished(&reader, row) {
+                    // It is for `fsck`; the node has other sessions.
+                    Err(problem) if matches!(problem.code(), Code::StoreCorrupt | Code::IndexCorrupt) => {
+                        tracing::error!(session = row.session.short(), "a session is not judged: {problem}");
+                    }
+                    settled => settled?,
                 }
             }
         }
+    }
+
+    fn settle_if_unfinished(&self, reader: &Reader, row: &SessionRow) -> Answer<()> {
+        let calm = matches!(row.summary.verdict.as_str(), "valid" | "sealed" | "incomplete");
+        let side = if calm { reader.side_entries(row.session, None, PAGE)? } else { Vec::new() };
+        let tells = |status| status != throughline_store::SideStatus::Branch;
+        let unshown = !calm && reader.evidence(row.session)?.is_empty();
+        let incomplete = row.summary.verdict == "incomplete";
+        if incomplete || unshown || side.iter().any(|side| tells(side.status)) {
+            self.judge_again(row.session)?;
+        }
+        Ok(())
     }
 }
 
@@ -307,3 +318,7 @@ pub(super) fn owner_of(session: SessionId, entries: &[Prechecked]) -> Answer<Pri
             Problem::new(Code::Incomplete, format!("the genesis of {} is not held", session.short()))
         })
 }
+
+#[cfg(test)]
+#[path = "evaluate_tests.rs"]
+mod tests;

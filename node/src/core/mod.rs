@@ -12,6 +12,8 @@ mod car_read;
 mod change;
 mod controls;
 mod create;
+#[cfg(test)]
+pub(crate) mod damaged;
 mod errors;
 mod evaluate;
 mod evidence;

@@ -85,50 +85,10 @@ fn put(node: &Node, move_id: MoveId, journal: Option<Vec<u8>>) -> Answer<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::{Arc, Mutex};
 
-    use throughline_protocol::sign::SigningKey;
-    use throughline_store::{OpenOptions, Store};
-
     use super::*;
-    use crate::config::{Config, Key, Overrides, Value as Setting};
-    use crate::dirs::{Dirs, Environment};
-    use crate::keys::NodeKeys;
-
-    fn open(home: &Path) -> Result<Node, Code> {
-        let dirs = Dirs::locate(Some(home), &Environment::pick(|_| None)).unwrap();
-        dirs.create().unwrap();
-        NodeKeys::load_or_create(&dirs).unwrap();
-        let owner = SigningKey::from_seed(&[7; 32]).principal().to_string();
-        let overrides = Overrides::default().with_flag(Key::OwnerPrincipal, Setting::text(owner));
-        let config = Config::load(&dirs, &overrides).unwrap();
-        Node::open(dirs, config, "test").map_err(|problem| problem.code())
-    }
-
-    /// Ends a node and flips a bit wherever its database has these bytes.
-    fn damage(node: Node, bytes: &[u8]) {
-        let dir = node.dirs().data().to_owned();
-        node.stop();
-        drop(node);
-        // Opened and closed, so that nothing is left to be written.
-        let closed: Store = loop {
-            match Store::open(&dir, OpenOptions::new(now(), "test")) {
-                Ok(store) => break store,
-                Err(error) if error.code() == Code::Locked => std::thread::yield_now(),
-                Err(error) => panic!("{error}"),
-            }
-        };
-        drop(closed);
-        let path = dir.join("store.redb");
-        let mut database = std::fs::read(&path).unwrap();
-        let found = |database: &[u8]| database.windows(bytes.len()).position(|window| window == bytes);
-        assert!(found(&database).is_some());
-        while let Some(at) = found(&database) {
-            database[at] ^= 1;
-        }
-        std::fs::write(&path, database).unwrap();
-    }
+    use crate::core::damaged::{damage, open};
 
     /// What is logged, to be read again.
     #[derive(Clone, Default)]
@@ -148,7 +108,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_with_a_damaged_journal_of_a_move_starts_and_says_so() {
         let home = tempfile::tempdir().unwrap();
-        let node = open(home.path()).unwrap();
+        let node = open(home.path());
         let journal = |id: u8| Journal {
             move_id: MoveId::from_bytes([id; 16]),
             began: UnixMillis::new(1_767_225_600_000).unwrap(),
@@ -159,7 +119,7 @@ mod tests {
         journal(8).keep(&node).unwrap();
         damage(node, &[7; 40]);
 
-        let (node, log) = (open(home.path()).unwrap(), Log::default());
+        let (node, log) = (open(home.path()), Log::default());
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || crate::moves::attach(&node)).unwrap();

@@ -204,7 +204,14 @@ async fn verify(
 async fn pins(State(app): State<App>) -> Answer<Json<Value>> {
     app.act(|node| {
         let pins = node.reader()?.pins()?;
-        let items: Vec<Value> = pins.iter().map(|(session, pin)| pin_json(*session, Some(pin))).collect();
+        let whole = pins.into_iter().filter_map(|(session, pin)| match pin {
+            Ok(pin) => Some(pin_json(session, Some(&pin))),
+            Err(problem) => {
+                tracing::warn!(session = session.short(), "a pin is passed over: {problem}");
+                None
+            }
+        });
+        let items: Vec<Value> = whole.collect();
         Ok(json!({"v": 1, "kind": "pins", "items": items}))
     })
     .await

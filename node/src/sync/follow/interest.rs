@@ -44,19 +44,21 @@ impl Interest {
     pub(super) fn read(node: &Node) -> Answer<Self> {
         let (reader, own) = (node.reader()?, node.owner());
         let (mut sessions, mut owners) = (BTreeSet::new(), BTreeSet::from_iter(own));
+        // Also those whose pin is damaged: that there is one is known.
+        let pinned: BTreeSet<SessionId> = reader.pins()?.into_iter().map(|(session, _)| session).collect();
         let mut after = None;
         loop {
             let page = reader.sessions(after, PAGE)?;
             let Some(last) = page.last() else { break };
             after = Some(last.session);
             for row in &page {
-                if Some(row.owner) == own || reader.pin(row.session)?.is_some() {
+                if Some(row.owner) == own || pinned.contains(&row.session) {
                     sessions.insert(row.session);
                     owners.insert(row.owner);
                 }
             }
         }
-        sessions.extend(reader.pins()?.into_iter().map(|(session, _)| session));
+        sessions.extend(pinned);
         let owners = owners.into_iter().take(throughline_protocol::limits::HEADS_OWNERS_MAX);
         let state = |owner| -> Answer<OwnerState> {
             let held = reader.owner_digest(owner)?;
