@@ -87,7 +87,7 @@ pub use mend::{Damage, Mend};
 pub use migrate::FORMAT;
 pub use open::{KeyOrigin, OpenOptions};
 pub use payloads::{DropPayloads, Later, LinkBlocks, PayloadState, PutBlock, Stored, Which};
-pub use pins::SetPin;
+pub use pins::{ListedPin, SetPin};
 pub use read::{Reader, Stats};
 pub use read_blocks::Found;
 pub use read_entries::{Entries, StoredEntry};

@@ -15,8 +15,11 @@ pub(crate) fn get(source: &impl Source, session: SessionId) -> Result<Option<Pin
     lookup(source, tables::PINS, session.genesis().digest(), Pin::from_bytes)?.transpose()
 }
 
+/// A session and its pin, if that can be read.
+pub type ListedPin = (SessionId, Result<Pin, StoreError>);
+
 /// All pins, ascending by session. Of one that cannot be read it is known whose it is, and that it is one.
-pub(crate) fn all(source: &impl Source) -> Result<Vec<(SessionId, Result<Pin, StoreError>)>, StoreError> {
+pub(crate) fn all(source: &impl Source) -> Result<Vec<ListedPin>, StoreError> {
     let table = source.table(tables::PINS)?;
     let rows = table.iter()?;
     rows.map(|row| {

@@ -18,6 +18,7 @@ use crate::files::Files;
 use crate::idempotency::{self, Scope, Used};
 use crate::index;
 use crate::jobs::ListedRow;
+use crate::pins::ListedPin;
 use crate::rows::{GuardRow, Pin, SessionRow};
 use crate::source::{Snapshot, Source, counter, lookup};
 use crate::tables::{self, meta};
@@ -189,7 +190,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn pins(&self) -> Result<Vec<(SessionId, Result<Pin, StoreError>)>, StoreError> {
+    pub fn pins(&self) -> Result<Vec<ListedPin>, StoreError> {
         pins::all(&self.txn)
     }
 
