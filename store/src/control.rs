@@ -1,6 +1,6 @@
 //! Capabilities, tombstones and Refs: kept by the sha2-256 of their bytes, found by either CID, by owner and by session.
 //!
-//! Two nodes compare what they hold of an owner by count and digest (`docs/PROTOCOL.md` §Network): sha-256 over the ascending
+//! Two nodes compare what they hold of an owner by count and digest (`docs/PROTOCOL.md` §Streams): sha-256 over the ascending
 //! hashes of all its capabilities without audience and its tombstones. Refs do not count.
 
 use std::collections::BTreeSet;
