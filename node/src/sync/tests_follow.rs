@@ -4,8 +4,9 @@
 use std::sync::Mutex;
 
 use serde_json::json;
+use throughline_protocol::block::Signed;
 use throughline_protocol::build;
-use throughline_protocol::control::Role;
+use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::{Authority, Body, Class, Entry, Note, PayloadRef, Place, UserMessage};
 use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 use throughline_protocol::testing::{self, SessionBuilder};
@@ -183,7 +184,7 @@ async fn a_device_takes_no_session_of_another_owner_and_blames_nobody_for_showin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revocation_reaches_connected_nodes_and_cuts() {
+async fn grants_and_revocations_of_others_reach_connected_nodes() {
     in_time(async {
         let (server, desktop) = server_and_desktop().await;
         let session = begin(&server);
@@ -191,18 +192,72 @@ async fn a_revocation_reaches_connected_nodes_and_cuts() {
         let tip = server.row(session).unwrap().tip.cid;
         desktop.until(tip_is(session, tip)).await;
         desktop.until_proven(&server).await;
-        // Another server's grant, so that nothing of this session is cut.
-        let grant = testing::capability(&testing::key("account"), owner(), Role::Reader, None);
-        let mut builder = SessionBuilder::new("revoking");
-        let tombstone = builder.tombstone(&grant, Vec::new());
-        desktop.hold(&[grant.clone(), tombstone.clone()]);
-        let blobs = [grant, tombstone].iter().map(|control| Arc::clone(control.bytes())).collect();
+        // Two grants to others: the tombstone brings the one that it revokes, the other one comes by the digest only.
+        let revoked = testing::capability(&testing::key("account"), owner(), Role::Reader, None);
+        let other = testing::key("a reader").principal();
+        let granted = testing::capability(&testing::key("account"), other, Role::Reader, None);
+        let tombstone = SessionBuilder::new("revoking").tombstone(&revoked, Vec::new());
+        let controls = [revoked, granted, tombstone];
+        desktop.hold(&controls);
+        let blobs = controls.iter().map(|control| Arc::clone(control.bytes())).collect();
         let told = desktop.network.tell_controls(owner(), blobs).await;
         assert_eq!((told.peers, told.pending), (1, 0));
-        // The grant came by the digest, the tombstone directly.
-        let digest = |node: &Node| node.reader().unwrap().owner_digest(owner()).unwrap();
-        let held = digest(&desktop.node);
-        server.until(|node| digest(node) == held || digest(node).count > held.count).await;
+        let is_held = |node: &Node, control: &Signed<Control>| {
+            node.reader().unwrap().control(&control.cid().cid()).unwrap().is_some()
+        };
+        server.until(|node| controls.iter().all(|control| is_held(node, control))).await;
+        assert_eq!(server.row(session).unwrap().summary.verdict, "valid", "nothing of the session is cut");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_holder_is_told_so_and_both_sides_cut_what_was_not_anchored() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let session = begin(&server);
+        desktop.meet("server", &server).await;
+        let first = server.row(session).unwrap().tip;
+        let anchored = move |node: &Node| {
+            let row = node.reader().unwrap().session(session).unwrap();
+            row.is_some_and(|row| row.summary.anchored_through == Some(first.seq))
+        };
+        desktop.until(anchored).await;
+        server.until_proven(&desktop).await;
+        desktop.until_proven(&server).await;
+        // The next anchor may come a minute after the first one.
+        let last = append(&server, session, "not anchored");
+        desktop.until(tip_is(session, last)).await;
+
+        let tombstone = SessionBuilder::new("revoking").tombstone(&server.grant(Role::Writer), Vec::new());
+        desktop.hold(std::slice::from_ref(&tombstone));
+        // Published too, so that it would come; but what is counted is that the holder took it.
+        let told = desktop.network.tell_controls(owner(), vec![Arc::clone(tombstone.bytes())]).await;
+        assert_eq!((told.peers, told.pending), (1, 0));
+        let cut = move |node: &Node| {
+            let row = node.reader().unwrap().session(session).unwrap().unwrap();
+            row.summary.verdict == "revoked-tail" && row.summary.head.is_some_and(|head| head == first)
+        };
+        desktop.until(cut).await;
+        server.until(cut).await;
+        assert!(server.node.reader().unwrap().control(&tombstone.cid().cid()).unwrap().is_some());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_never_had_a_grant_is_not_told_of_a_revocation() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let stranger = TestNode::stranger(TCP).await;
+        desktop.hold(&[server.grant(Role::Writer)]);
+        desktop.meet("stranger", &stranger).await;
+        desktop.until_proven(&stranger).await;
+        let tombstone = SessionBuilder::new("revoking").tombstone(&server.grant(Role::Writer), Vec::new());
+        desktop.hold(std::slice::from_ref(&tombstone));
+        let told = desktop.network.tell_controls(owner(), vec![Arc::clone(tombstone.bytes())]).await;
+        assert_eq!((told.peers, told.pending), (0, 1));
+        assert_eq!(stranger.node.reader().unwrap().stats().unwrap().controls, 0);
     })
     .await;
 }

@@ -10,7 +10,7 @@ use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::control::{Control, Ref};
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::evidence::Accusation;
-use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::id::{Cid, EntryCid, Principal, SessionId};
 use throughline_protocol::wire::announce::{Hint, Message};
 use throughline_protocol::wire::chain::{ChainAsk, OwnerState};
 use throughline_store::Reader;
@@ -219,21 +219,26 @@ async fn post_all(shared: &Arc<Shared>, letters: Vec<Letter>) {
                 Err(error) => tracing::debug!(%error, "not published"),
             }
         }
-        reached += post(shared, letter.owner, &letter.readers, &letter.message).await;
+        reached += post(shared, letter.owner, &letter.readers, &letter.message).await.len();
         if let (Some((session, accusation)), 1..) = (letter.evidence, reached) {
             evidence::mark_told(shared, session, accusation).await;
         }
     }
 }
 
-/// Hands a message to each of these peers; returns how many took it.
-async fn post(shared: &Shared, owner: Principal, readers: &[PeerId], message: &Arc<[u8]>) -> usize {
+/// Hands a message to each of these peers; returns those that took it.
+async fn post(
+    shared: &Shared,
+    owner: Principal,
+    readers: &[PeerId],
+    message: &Arc<[u8]>,
+) -> BTreeSet<PeerId> {
     let tell = |peer: PeerId| {
         let message = Arc::clone(message);
         async move {
             let credentials = shared.credentials(peer, Some(owner), None).await.ok()?;
             match shared.tell(peer, &credentials, message).await {
-                Ok(()) => Some(()),
+                Ok(()) => Some(peer),
                 Err(fault) => {
                     tracing::debug!(%peer, %fault, "a peer was not told");
                     None
@@ -243,11 +248,12 @@ async fn post(shared: &Shared, owner: Principal, readers: &[PeerId], message: &A
     };
     let told: Vec<_> = readers.iter().map(|peer| tell(*peer)).collect();
     let at_a_time = shared.limits.peers_max.max(1);
-    futures::stream::iter(told).buffer_unordered(at_a_time).filter_map(std::future::ready).count().await
+    futures::stream::iter(told).buffer_unordered(at_a_time).filter_map(std::future::ready).collect().await
 }
 
 /// Tells connected peers that take part in an owner's sessions about control blobs of that owner: revocations and Refs are
-/// handed over, grants are asked for by peers that see from the digest that something is new.
+/// handed over, grants are asked for by peers that see from the digest that something is new. Whose grant was revoked takes part
+/// no more, and is handed the revocation of it all the same.
 pub(in crate::sync) async fn tell_controls(
     shared: &Arc<Shared>,
     owner: Principal,
@@ -257,17 +263,23 @@ pub(in crate::sync) async fn tell_controls(
     let worker = Arc::clone(shared);
     let gathered = shared.on_node(move |node| gather(&worker, node, owner, &blobs, &askers)).await;
     let Ok((letters, parties, state)) = gathered else { return Told::default() };
-    let mut reached: BTreeSet<PeerId> = parties.iter().copied().collect();
+    let mut reached = BTreeSet::new();
     for letter in &letters {
         if letter.on_topic {
             let _ = shared.net.publish(owner, letter.message.to_vec()).await;
         }
-        post(shared, owner, &letter.readers, &letter.message).await;
+        reached.extend(post(shared, owner, &letter.readers, &letter.message).await);
     }
+    // A party was told when it knows of all of them, and the digest says so of grants too.
     for peer in parties {
-        if let Err(fault) = show_digest(shared, peer, state).await {
-            tracing::debug!(%peer, %fault, "a peer was not told");
-            reached.remove(&peer);
+        match show_digest(shared, peer, state).await {
+            Ok(()) => {
+                reached.insert(peer);
+            }
+            Err(fault) => {
+                tracing::debug!(%peer, %fault, "a peer was not told");
+                reached.remove(&peer);
+            }
         }
     }
     let book = shared.on_node(|node| peers::list(&node.reader()?)).await.unwrap_or_default();
@@ -298,7 +310,11 @@ fn gather(
         let (readers, on_topic) = match control.value() {
             Control::Capability(_) => continue,
             // Revocations concern everybody who follows the owner; they name no session that is not public.
-            Control::Tombstone(_) => (parties.clone(), true),
+            Control::Tombstone(tombstone) => {
+                let revoked = delegates_of(&reader, owner, &tombstone.capability, askers)?;
+                let others = revoked.into_iter().filter(|peer| !parties.contains(peer));
+                (parties.iter().copied().chain(others).collect(), true)
+            }
             Control::Ref(value) => {
                 let session = value.session_head()?.session;
                 (readers_of(shared, &reader, session, askers)?, !value.private)
@@ -310,6 +326,19 @@ fn gather(
     }
     let held = reader.owner_digest(owner)?;
     Ok((letters, parties, OwnerState { owner, count: held.count, digest: held.digest }))
+}
+
+/// The askers that a capability of the owner was given to: once its tombstone is stored, no live grant names them any more.
+fn delegates_of(
+    reader: &Reader,
+    owner: Principal,
+    capability: &Cid,
+    askers: &[Asker],
+) -> Answer<Vec<PeerId>> {
+    let controls = controls_of(reader, owner, None)?;
+    let is_delegate =
+        |asker: &&Asker| asker.principal.is_some_and(|who| controls.grant(capability, who, owner).is_ok());
+    Ok(askers.iter().filter(is_delegate).map(|asker| asker.peer).collect())
 }
 
 fn readers_of(shared: &Shared, reader: &Reader, session: SessionId, askers: &[Asker]) -> Answer<Vec<PeerId>> {
