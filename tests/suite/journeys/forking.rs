@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use throughline_node::demo::forge::forge_entry;
 
-use super::{World, append, await_head, head, list, number, plain_home, response, session_at, text};
+use super::{World, append, await_head, await_verdict, head, list, number, plain_home, response, text};
 
 /// Two histories of a session on server A, by its own key.
 struct Forked {
@@ -36,12 +36,6 @@ fn forked() -> Result<Forked> {
     world.desktop.home().cli(&["import", &second.display().to_string()]).json()?;
     await_verdict(&world.desktop, &session, "forked")?;
     Ok(Forked { world, session, heads: [one, forged.cid.to_string()] })
-}
-
-fn await_verdict(node: &throughline_testnet::Node, session: &str, verdict: &str) -> Result<()> {
-    let mut events = node.api().events(&format!("?session={session}"), Some("0"))?;
-    events.find(|_| session_at(node, session).is_ok_and(|row| row["verdict"] == verdict))?;
-    Ok(())
 }
 
 #[test]

@@ -179,6 +179,13 @@ pub(crate) fn await_head(node: &Node, session: &str, cid: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waits until a node judges a session so, however it hears of what decides it.
+pub(crate) fn await_verdict(node: &Node, session: &str, verdict: &str) -> Result<()> {
+    let mut events = node.api().events(&format!("?session={session}"), Some("0"))?;
+    events.find(|_| session_at(node, session).is_ok_and(|row| row["verdict"] == verdict))?;
+    Ok(())
+}
+
 /// Waits until a node holds a grant for its own key.
 pub(crate) fn await_grant(node: &Node) -> Result<()> {
     let query = format!("/v1/capabilities?delegate={}&state=active", node.principal()?);

@@ -1,8 +1,9 @@
 //! Checks 18 and 19: a session moves with its server's help, and without it.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
+use throughline_testnet::Node;
 
-use super::{World, append, await_head, head, number, response, text};
+use super::{World, append, await_head, await_verdict, entries_at, head, number, response, text};
 
 #[test]
 fn check_18_a_move_makes_one_new_holder() -> Result<()> {
@@ -29,7 +30,7 @@ fn check_18_a_move_makes_one_new_holder() -> Result<()> {
 
 #[test]
 fn check_19_a_dead_server_is_left_behind_and_learns_of_it() -> Result<()> {
-    let World { lab: _lab, desktop, server_a, server_b, owner, .. } = World::new()?;
+    let World { lab, desktop, server_a, server_b, owner } = World::new()?;
     let agent = format!("hm://{owner}/scout");
     let session = super::begin(&server_a, &agent, "work on this")?;
     append(&server_a, &session, "ev-1", &response("On it."))?.expect(201)?;
@@ -50,11 +51,34 @@ fn check_19_a_dead_server_is_left_behind_and_learns_of_it() -> Result<()> {
     let server_a = home.serve()?;
     await_head(&server_a, &session, &head(&server_b, &session)?)?;
     append(&server_a, &session, "ev-4", &response("Still mine?"))?.refused(409, "E_RETIRED")?;
-    let verified = server_a.home().cli(&["verify", &session]).json()?.expect(6)?;
-    assert_eq!(verified["verdict"], "fenced-tail", "{verified}");
+    let held = entries_at(&server_b, &session)?;
+    for node in [&server_a, &server_b, &desktop] {
+        await_verdict(node, &session, "fenced-tail")?;
+        let verified = node.home().cli(&["verify", &session]).json()?.expect(6)?;
+        assert_eq!(verified["verdict"], "fenced-tail", "{verified}");
+        assert_eq!(entries_at(node, &session)?, held, "the tail is no part of the session");
+        let file = fenced_tail(node, &session, &server_a.principal()?)?;
+        let shown = lab.cli(&["verify", &file]).json()?.expect(6)?;
+        assert_eq!(
+            (&shown["verdict"], &shown["evidence"]["shows"]),
+            (&"fenced-tail".into(), &"fenced-tail".into()),
+            "{shown}"
+        );
+    }
     let kept = server_a.api().get(&format!("/v1/sessions/{session}/entries/{unseen}"))?.expect(200)?;
     assert_eq!(kept["status"], "fenced", "{kept} {}", super::session_at(&server_a, &session)?);
     Ok(())
+}
+
+/// The file of evidence that a node keeps of the tail of epoch 0 that `signer` wrote.
+fn fenced_tail(node: &Node, session: &str, signer: &str) -> Result<String> {
+    let kept = node.home().join("data/evidence").join(session);
+    let names = std::fs::read_dir(&kept).with_context(|| kept.display().to_string())?;
+    let names = names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names: Vec<String> = names.collect::<Result<_>>()?;
+    let [name] = names.as_slice() else { bail!("expected one file of evidence, got {names:?}") };
+    assert_eq!(*name, format!("fenced-tail-epoch-0-{signer}.car"));
+    Ok(kept.join(name).display().to_string())
 }
 
 #[test]
