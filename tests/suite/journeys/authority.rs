@@ -1,9 +1,15 @@
 //! Checks 17, 21 and 22: grants name who they are for, and a revocation cuts only what nobody had seen.
 
+use std::fs;
+
 use anyhow::Result;
 use serde_json::json;
+use throughline_node::demo::forge::forge_entry;
 
-use super::{World, append, await_grant, entries_at, list, number, response, session_at, text};
+use super::{
+    World, append, await_grant, await_head, await_verdict, entries_at, head, list, number, response,
+    session_at, text,
+};
 
 #[test]
 fn check_17_a_grant_is_given_once_and_never_to_a_short_id() -> Result<()> {
@@ -50,12 +56,54 @@ fn check_22_a_revocation_keeps_what_was_acknowledged() -> Result<()> {
     let sessions = list(&revoked, "/sessions")?;
     assert!(!sessions.is_empty(), "{revoked}");
     assert!(sessions.iter().all(|kept| kept["cutEntries"] == json!(0)), "{revoked}");
-    let late = append(&world.server_a, &session, "late", &response("I never left."))?;
-    assert!([403, 409].contains(&late.status), "{late}");
+    append(&world.server_a, &session, "late", &response("I never left."))?.refused(409, "E_RETIRED")?;
     for node in [&world.desktop, &world.server_b] {
         let verified = node.home().json(&["verify", &session])?;
         assert_eq!(verified["verdict"], "valid", "{verified}");
     }
     assert_eq!(entries_at(&world.server_b, &session)?, held);
+    Ok(())
+}
+
+#[test]
+fn check_22_what_a_revoked_holder_signs_later_counts_on_no_node() -> Result<()> {
+    let world = World::new()?;
+    let session = world.session_on_a()?;
+    let last = head(&world.server_a, &session)?;
+    await_head(&world.desktop, &session, &last)?;
+    world.server_b.home().json(&["fetch", &session, "--from", "server-a"])?;
+    let held = entries_at(&world.server_a, &session)?;
+    let exported = world.lab.dir().join("before.car");
+    world.server_a.home().json(&["export", &session, "-o", &exported.display().to_string()])?;
+    let revoked = world.desktop.home().json(&["revoke", "server-a", "--yes"])?;
+    assert_eq!(number(&revoked, "/sessions/0/cutEntries")?, 0, "{revoked}");
+
+    // The holder still holds the session, and its node says why it may not go on.
+    append(&world.server_a, &session, "late", &response("I never left."))?.refused(403, "E_REVOKED")?;
+    // Its key signs all the same, on the last entry that it had; every node is given that.
+    let forged = forge_entry(world.server_a.home().path(), &fs::read(&exported)?);
+    let forged = forged.map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    let file = world.lab.file("late.car", &forged.car)?.display().to_string();
+    for node in [&world.server_a, &world.server_b, &world.desktop] {
+        node.home().cli(&["import", &file]).json()?;
+        await_verdict(node, &session, "revoked-tail")?;
+        let verified = node.home().cli(&["verify", &session]).json()?.expect(6)?;
+        assert_eq!(verified["verdict"], "revoked-tail", "{verified}");
+        assert_eq!(text(&verified, "/validThrough/cid")?, last, "{verified}");
+        assert_eq!(text(&verified, "/tail/kind")?, "revoked", "{verified}");
+        for end in ["/tail/from/cid", "/tail/to/cid"] {
+            assert_eq!(text(&verified, end)?, forged.cid.to_string(), "{verified}");
+        }
+        let row = session_at(node, &session)?;
+        assert_eq!(text(&row, "/problems/0/code")?, "E_REVOKED", "{row}");
+        // All earlier ones count as before.
+        for (_, cid) in &held {
+            let entry = node.api().get(&format!("/v1/sessions/{session}/entries/{cid}"))?.expect(200)?;
+            assert_eq!(entry["status"], "valid", "{entry}");
+        }
+        let cid = forged.cid;
+        let late = node.api().get(&format!("/v1/sessions/{session}/entries/{cid}"))?.expect(200)?;
+        assert_eq!(late["status"], "revoked", "{late}");
+    }
     Ok(())
 }
