@@ -69,9 +69,9 @@ pub fn aliases(reader: &Reader) -> Answer<Aliases> {
     Ok(crate::sync::peers::list(reader)?.into_iter().map(|peer| (peer.principal, peer.alias)).collect())
 }
 
-/// A session as lists and `status` show it.
+/// A session as lists and `status` show it, with what [`Lookout`](super::problems::Lookout) found of it.
 #[must_use]
-pub fn session(row: &SessionRow, own: Principal, aliases: &Aliases) -> Value {
+pub fn session(row: &SessionRow, own: Principal, aliases: &Aliases, problems: Vec<Value>) -> Value {
     let summary = &row.summary;
     let head = summary.head.unwrap_or(row.tip);
     json!({
@@ -90,53 +90,9 @@ pub fn session(row: &SessionRow, own: Principal, aliases: &Aliases) -> Value {
         "pending": summary.pending,
         "anchoredThrough": summary.anchored_through.map(Seq::get),
         "verdict": summary.verdict,
-        "problems": problems(row),
+        "problems": problems,
         "changedAt": rfc3339(row.changed),
     })
-}
-
-/// What is wrong with a session, each with the command that goes on.
-fn problems(row: &SessionRow) -> Vec<Value> {
-    let short = row.session.short();
-    let problem =
-        |code: &str, message: &str, fix: String| json!({"code": code, "message": message, "fix": fix});
-    let mut found = Vec::new();
-    match row.summary.verdict.as_str() {
-        "forked" => found.push(problem(
-            "EV_EQUIVOCATION",
-            "the holder signed two histories",
-            format!("throughline fork {short}"),
-        )),
-        "frozen" => found.push(problem(
-            "EV_OWNER_EQUIVOCATION",
-            "the owner opened one epoch twice",
-            format!("throughline fork {short}"),
-        )),
-        "revoked-tail" => found.push(problem(
-            "E_REVOKED",
-            "entries of a revoked key lie after the last anchor; they do not count",
-            format!("throughline verify {short}"),
-        )),
-        "fenced-tail" => found.push(problem(
-            "E_FENCED",
-            "a server went on after it was handed over; its entries do not count",
-            format!("throughline verify {short}"),
-        )),
-        "incomplete" => found.push(problem(
-            "E_INCOMPLETE",
-            "blobs that are needed to judge are missing",
-            format!("throughline fetch {short}"),
-        )),
-        _ => {}
-    }
-    if row.fence > row.tip.epoch {
-        found.push(problem(
-            "E_FENCED",
-            "a later epoch exists and is not held here",
-            format!("throughline fetch {short}"),
-        ));
-    }
-    found
 }
 
 /// A stored entry with its payload, as `log` and the entries route show it.

@@ -235,6 +235,16 @@ impl Desk {
         all.into_iter().map(|(_, entry)| entry.shown()).collect()
     }
 
+    /// The moves that wait for somebody, or are being taken back, as they are shown.
+    #[must_use]
+    pub fn halted(&self) -> Vec<(SessionId, Value)> {
+        let is_halted =
+            |shown: &Value| !is_final(shown) && (shown["state"] != "running" || is_rolling_back(shown));
+        let driven = self.driven();
+        let halted = driven.values().filter(|entry| is_halted(&entry.shown.borrow()));
+        halted.map(|entry| (entry.session, entry.shown())).collect()
+    }
+
     // ---- moves in memory ------------------------------------------------------------------------------------------
 
     /// Reads the journals; what is not finished goes on if there is a network. A damaged one is told and left where it is:

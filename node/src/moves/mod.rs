@@ -112,6 +112,8 @@ mod network_tests;
 #[cfg(test)]
 mod overtaken_tests;
 #[cfg(test)]
+mod problems_tests;
+#[cfg(test)]
 mod testbench;
 #[cfg(test)]
 mod tests;

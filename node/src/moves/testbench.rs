@@ -308,7 +308,7 @@ pub(super) async fn until_stored(node: &Node, is_so: impl Fn(&Node) -> bool) {
     tokio::time::timeout(SOON, reached).await.expect("what has to happen soon");
 }
 
-fn open(home: PathBuf, owner: Principal) -> Node {
+pub(super) fn open(home: PathBuf, owner: Principal) -> Node {
     try_open(home, owner).unwrap()
 }
 

@@ -389,7 +389,7 @@ async fn what_an_abort_did_not_reach_does_not_stand_in_the_way() {
 }
 
 /// A move that was taken back after its source stood still for it and died.
-async fn waits_for_a_dead_source(bench: &Bench, session: SessionId) -> Value {
+pub(super) async fn waits_for_a_dead_source(bench: &Bench, session: SessionId) -> Value {
     let begun = bench.begin(session, &bench.b, Leave::Auto).await;
     let asked = bench.until(&begun, &["needs-handoff"]).await;
     bench.wires.kill(&bench.a);

@@ -78,7 +78,14 @@ fn check_22_what_a_revoked_holder_signs_later_counts_on_no_node() -> Result<()> 
     let revoked = world.desktop.home().json(&["revoke", "server-a", "--yes"])?;
     assert_eq!(number(&revoked, "/sessions/0/cutEntries")?, 0, "{revoked}");
 
-    // The holder still holds the session, and its node says why it may not go on.
+    // The holder still holds the session, and every node says why it may not go on.
+    for node in [&world.server_a, &world.desktop] {
+        let status = node.home().json(&["status", "--problems"])?;
+        assert_eq!(text(&status, "/sessions/0/session")?, session, "{status}");
+        assert_eq!(text(&status, "/sessions/0/verdict")?, "valid", "{status}");
+        assert_eq!(text(&status, "/sessions/0/problems/0/code")?, "E_REVOKED", "{status}");
+        assert!(text(&status, "/sessions/0/problems/0/fix")?.starts_with("throughline move "), "{status}");
+    }
     append(&world.server_a, &session, "late", &response("I never left."))?.refused(403, "E_REVOKED")?;
     // Its key signs all the same, on the last entry that it had; every node is given that.
     let forged = forge_entry(world.server_a.home().path(), &fs::read(&exported)?);
@@ -94,8 +101,10 @@ fn check_22_what_a_revoked_holder_signs_later_counts_on_no_node() -> Result<()> 
         for end in ["/tail/from/cid", "/tail/to/cid"] {
             assert_eq!(text(&verified, end)?, forged.cid.to_string(), "{verified}");
         }
+        // The tail, and that the holder may not go on.
         let row = session_at(node, &session)?;
-        assert_eq!(text(&row, "/problems/0/code")?, "E_REVOKED", "{row}");
+        let codes: Vec<&str> = list(&row, "/problems")?.iter().filter_map(|p| p["code"].as_str()).collect();
+        assert_eq!(codes, ["E_REVOKED", "E_REVOKED"], "{row}");
         // All earlier ones count as before.
         for (_, cid) in &held {
             let entry = node.api().get(&format!("/v1/sessions/{session}/entries/{cid}"))?.expect(200)?;

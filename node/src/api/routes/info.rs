@@ -12,7 +12,7 @@ use throughline_store::{Damage, Ended, ReadOnly};
 
 use crate::api::error::Answer;
 use crate::api::{App, openapi};
-use crate::core::{Node, cids_of_damaged, need_session, shape};
+use crate::core::{Lookout, Node, cids_of_damaged, need_session, shape};
 use crate::sync::{BlobsCame, PeerView};
 
 use super::input;
@@ -116,10 +116,11 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
         "incomplete": count(&["incomplete"]),
         "bytes": reader.stats()?.bytes(),
     });
+    let mut lookout = Lookout::new(node, &reader);
     let sessions: Vec<Value> = rows
         .iter()
         .map(|row| {
-            let mut object = shape::session(row, node.principal(), &aliases);
+            let mut object = shape::session(row, node.principal(), &aliases, lookout.of(row));
             let replicas = peers.iter().filter_map(|peer| peer.replica(row.session, row.tip));
             object["replicas"] = replicas.collect::<Vec<_>>().into();
             object

@@ -14,7 +14,7 @@ use throughline_store::{Pin, PinDepth, SessionRow, SetPin};
 use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
-use crate::core::{CreateRequest, Node, PayloadUse, need_session, now, shape, standing};
+use crate::core::{CreateRequest, Lookout, Node, PayloadUse, need_session, now, shape, standing};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -42,13 +42,14 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
                 && owner.is_none_or(|owner| row.owner == owner)
                 && state.as_deref().is_none_or(|state| shape::state_word(row) == state)
         };
+        let mut lookout = Lookout::new(node, &reader);
         let mut items = Vec::new();
         let next = loop {
             let page = reader.sessions(after, limit)?;
             let Some(last) = page.last().map(|row| row.session) else { break None };
             let mut full = None;
             for row in page.iter().filter(|row| fits(row)) {
-                items.push(shape::session(row, node.principal(), &aliases));
+                items.push(shape::session(row, node.principal(), &aliases, lookout.of(row)));
                 if items.len() == limit {
                     full = Some(row.session);
                     break;
@@ -112,7 +113,8 @@ async fn one(State(app): State<App>, Path(session): Path<String>) -> Answer<Json
         let reader = node.reader()?;
         let standing = standing(&reader, session)?;
         let aliases = shape::aliases(&reader)?;
-        let mut object = shape::session(&standing.row, node.principal(), &aliases);
+        let problems = Lookout::new(node, &reader).of(&standing.row);
+        let mut object = shape::session(&standing.row, node.principal(), &aliases, problems);
         object["v"] = 1.into();
         object["kind"] = "session".into();
         object["genesis"] = session.to_string().into();
