@@ -37,6 +37,8 @@ const HOLD: &str = "THROUGHLINE_TEST_STORE_HOLD";
 const KILL_AT: &str = "THROUGHLINE_TEST_STORE_KILL_AT";
 /// Sessions that a child appends to, a thread each.
 const SESSIONS: usize = 3;
+/// Names how often a child is killed, for a long run; [`ROUNDS`] without it.
+const KILL_ROUNDS: &str = "THROUGHLINE_KILL_ROUNDS";
 /// Rounds of killing.
 const ROUNDS: u64 = 520;
 /// Of so many rounds one is killed by the parent, at a random moment.
@@ -222,15 +224,36 @@ fn note(sent: &mut Sent, line: &str) {
     }
 }
 
+/// How often a child is killed. What is no number of rounds is refused: a long run must not be a short one by a slip.
+fn rounds(asked: Option<&str>) -> Result<u64, String> {
+    let Some(asked) = asked else { return Ok(ROUNDS) };
+    match asked.parse() {
+        Ok(rounds) if rounds > 0 => Ok(rounds),
+        _ => Err(format!("{KILL_ROUNDS}: expected a number of rounds from 1 on, got {asked:?}")),
+    }
+}
+
+#[test]
+fn rounds_are_as_many_as_asked_for() {
+    assert_eq!(rounds(None), Ok(ROUNDS));
+    assert_eq!(rounds(Some("10000")), Ok(10_000));
+    for wrong in ["", "0", "-1", "10,000", "many"] {
+        let error = rounds(Some(wrong)).unwrap_err();
+        assert!(error.contains(KILL_ROUNDS) && error.contains(wrong), "{error}");
+    }
+}
+
 #[test]
 fn nothing_sent_is_lost_and_nothing_is_signed_twice_under_kill_9() {
+    let rounds = rounds(std::env::var(KILL_ROUNDS).ok().as_deref()).unwrap();
+    let started = std::time::Instant::now();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut total = 0;
-    for from in (0..ROUNDS).step_by(usize::try_from(ROUNDS_OF_DIR).unwrap()) {
+    for from in (0..rounds).step_by(usize::try_from(ROUNDS_OF_DIR).unwrap()) {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("data");
         let mut sent = Sent::new();
-        for round in from..(from + ROUNDS_OF_DIR).min(ROUNDS) {
+        for round in from..(from + ROUNDS_OF_DIR).min(rounds) {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -238,8 +261,15 @@ fn nothing_sent_is_lost_and_nothing_is_signed_twice_under_kill_9() {
             check(&dir, &sent, round);
         }
         total += sent.len();
+        // For a long run with `--nocapture`: how far it is.
+        let done = (from + ROUNDS_OF_DIR).min(rounds);
+        println!("{done} of {rounds} kills, {total} entries sent, {} s", started.elapsed().as_secs());
     }
-    assert!(total > usize::try_from(ROUNDS / 4).unwrap(), "only {total} entries were sent");
+    // The first rounds of a directory end before anything is sent.
+    assert!(
+        total > usize::try_from(rounds / 4).unwrap() || rounds < ROUNDS_OF_DIR,
+        "only {total} entries were sent"
+    );
 }
 
 /// Runs a child until it is killed; notes what it said.
