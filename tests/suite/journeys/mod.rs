@@ -1,5 +1,5 @@
-//! The acceptance checks of `docs/JOURNEYS.md`, run against real processes: what a user types, what an agent server posts,
-//! and what both must get back.
+//! The acceptance checks, by number, run against real processes: what a user types, what an agent server posts, and what
+//! both must get back.
 //!
 //! Times are printed and never asserted; a wait ends with an event. A module for each theme, a test for each check.
 

@@ -45,6 +45,22 @@ fn named(text: &str) -> Vec<(String, String)> {
     found
 }
 
+/// A filter that fits nothing runs nothing, and passes.
+#[test]
+fn every_command_of_the_tests_names_a_module_of_this_suite() {
+    let text = std::fs::read_to_string(root().join("docs/TESTING.md")).unwrap();
+    let suite = include_str!("../main.rs");
+    let mut seen = 0;
+    for command in text.lines().filter_map(|line| line.split_once("--test suite ")).map(|(_, rest)| rest) {
+        for word in command.split(['`', '#']).next().unwrap_or_default().split_whitespace() {
+            let Some(module) = word.strip_suffix("::") else { continue };
+            assert!(suite.contains(&format!("mod {module};")), "the suite has no module {module}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 7, "only {seen} commands name a module");
+}
+
 #[test]
 fn every_section_that_is_named_exists() {
     let (mut documents, mut seen) = (Documents::default(), 0);
