@@ -197,7 +197,14 @@ fn one_result_of_two_parallel_calls_is_missing() {
     let Words::ToolCall(words) = &imported.drafts[3].words else { panic!() };
     let output = r#"{"type": "text", "file": {"filePath": "a.toml", "numLines": 1}}"#;
     assert_eq!(words.output.as_deref(), Some(output), "kept to the byte");
+    // The call without a result is no repair of an import: nothing is invented for it, and it stays open in the log. The
+    // result that its note speaks of is made up when the session is rendered for a model, which is where it is told.
     assert_eq!(imported.repairs(), []);
+    let results = session.entries.iter().filter_map(|(entry, ..)| match &entry.body {
+        Body::ToolCall(call) => Some(call.call_id.as_str()),
+        _ => None,
+    });
+    assert_eq!(results.collect::<Vec<_>>(), ["toolu_A"], "toolu_B stays open");
     assert_eq!(session.verdict("server1"), Verdict::Valid);
 }
 
