@@ -110,6 +110,7 @@ pub fn of(code: Code) -> (Exit, u16, Retry) {
             (Exit::Refused, 403, Retry::Never)
         }
         C::ApiToken => (Exit::Refused, 401, Retry::Never),
+        C::ApiTimeout => (Exit::Unreachable, 408, Retry::Now),
         C::ApiCtype => (Exit::Usage, 415, Retry::Never),
         C::TooBig | C::TooManyLinks => (Exit::Invalid, 413, Retry::Never),
         C::Incomplete | C::NotFoundYet => (Exit::Undecided, 404, Retry::Later),

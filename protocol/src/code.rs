@@ -210,6 +210,7 @@ codes! {
     ApiPath "E_API_PATH" Local "a path that is not a clean one" "Paths hold no dot segments, empty segments or escapes.";
     ApiRoute "E_API_ROUTE" Local "no such route" "See /v1/openapi.json.";
     ApiBody "E_API_BODY" Local "a body that is not what the route takes" "See /v1/openapi.json.";
+    ApiTimeout "E_API_TIMEOUT" Local "a body that came too slowly" "Nothing was done. Have the body ready before the request; only uploads may take as long as they keep coming.";
     ApiPeeruid "E_API_PEERUID" Local "a socket connection from another user" "Run as the user that owns the node.";
     // local acts
     HeadMoved "E_HEAD_MOVED" None "the head moved" "Sign again on the head in the answer.";

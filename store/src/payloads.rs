@@ -91,6 +91,22 @@ pub(crate) fn links(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<(u64,
     Ok(links)
 }
 
+/// Seqs of the entries of one session that link a block, ascending.
+pub(crate) fn links_in(
+    source: &impl Source,
+    digest: &[u8; 32],
+    session: u64,
+) -> Result<BTreeSet<u64>, StoreError> {
+    let first = row(source, digest)?.and_then(|row| row.link);
+    let mut seqs: BTreeSet<u64> =
+        first.into_iter().filter(|(linker, _)| *linker == session).map(|(_, seq)| seq).collect();
+    let table = source.table(tables::BLOCK_REFS)?;
+    for row in table.range((digest, session, 0)..=(digest, session, u64::MAX))? {
+        seqs.insert(row?.0.value().2);
+    }
+    Ok(seqs)
+}
+
 /// Digests and seqs of all that a session's entries link, but for the payloads that they name.
 pub(crate) fn links_of(source: &impl Source, session: u64) -> Result<Vec<([u8; 32], u64)>, StoreError> {
     let table = source.table(tables::LINKS_OF_SESSION)?;

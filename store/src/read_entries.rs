@@ -6,6 +6,7 @@ use throughline_protocol::skip;
 
 use crate::error::StoreError;
 use crate::index::{self, Lane};
+use crate::payloads;
 use crate::read::Reader;
 use crate::rows::EntryRow;
 use crate::side::{self, SideEntry};
@@ -63,6 +64,23 @@ impl Reader {
                 what: format!("{} is not at seq {} of {}", cid.short(), place.seq, session.short()),
             }),
         }
+    }
+
+    /// The seq of the entry on a session's main chain that names this payload, held or not. Looks at the entries that link its
+    /// digest, not at the chain.
+    ///
+    /// # Errors
+    /// `E_STORE_CORRUPT` for an entry that links it and does not hash to its CID.
+    pub fn names_payload(&self, session: SessionId, payload: EntryCid) -> Result<Option<Seq>, StoreError> {
+        let Some(number) = index::session_number(&self.txn, session)? else { return Ok(None) };
+        for seq in payloads::links_in(&self.txn, payload.digest(), number)? {
+            // A file of the same bytes is linked too, and what lies beside the chain has a seq of its own.
+            let seq = Seq::new(seq).map_err(|_| StoreError::corrupt(format!("seq {seq} of a link")))?;
+            if self.entry_of(number, seq)?.is_some_and(|entry| entry.payload == Some(payload)) {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
     }
 
     /// Streams the main chain from `first` to `last`, both included, oldest first.

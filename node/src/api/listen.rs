@@ -97,7 +97,7 @@ impl Doors {
     }
 
     /// Waits for a free place, then serves the connection in its own task.
-    async fn serve<S>(&self, stream: S, via: Via)
+    pub(super) async fn serve<S>(&self, stream: S, via: Via)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {

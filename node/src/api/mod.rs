@@ -8,6 +8,7 @@ pub mod error;
 pub mod gate;
 pub mod listen;
 pub mod openapi;
+mod pace;
 mod routes;
 pub mod token;
 

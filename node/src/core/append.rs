@@ -15,7 +15,7 @@ use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Sc
 
 use super::base::{Standing, head_moved};
 use super::controls::grant_of;
-use super::seal_up::{links_of, sign_on};
+use super::seal_up::{check_payloads, links_of, sign_on};
 use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
 
@@ -157,7 +157,9 @@ impl Node {
             sign_on(&mut verifier, draft, Some(authority), now(), random()?, self.key())
                 .map_err(|problem| problem.with("entry", at))?;
         }
-        verifier.finish()?.ok_or_else(|| Problem::new(Code::Internal, "nothing was signed"))
+        let segment = verifier.finish()?.ok_or_else(|| Problem::new(Code::Internal, "nothing was signed"))?;
+        check_payloads(reader, session, segment.entries())?;
+        Ok(segment)
     }
 }
 

@@ -21,7 +21,7 @@ use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Sc
 use super::append::{Appended, Held, Use, answer_of, kept};
 use super::base::{Standing, head_moved, need_session};
 use super::evaluate::Arrived;
-use super::seal_up::links_of;
+use super::seal_up::{check_payloads, links_of};
 use super::{Node, now, summary};
 use crate::api::error::{Answer, Problem};
 
@@ -45,7 +45,7 @@ impl Node {
     ///
     /// # Errors
     /// `E_HEAD_MOVED` with what to sign on; `E_NOT_HOLDER`, `E_FROZEN`, `E_RETIRED`, `E_SEALED`, `E_REVOKED`; `W_FUTURE` for an entry that is too far ahead of
-    /// this clock; or what the verifier refuses.
+    /// this clock; `E_SCHEMA_EXCLUSIVE` for a payload that an earlier entry names; or what the verifier refuses.
     pub fn append_signed(&self, request: &SignedAppend) -> Answer<Appended> {
         let mut keys = VerifyingKeys::default();
         let signed = Signed::<Entry>::check(Arc::clone(&request.entry), &mut keys)?;
@@ -125,6 +125,7 @@ impl Node {
             return Ok(Appended { answer: held_answer(checked.signed()), replayed: true });
         }
         let (segment, own) = self.place(&reader, &standing, checked, &grants)?;
+        check_payloads(&reader, session, segment.entries())?;
         let answer = answer_of(session, &segment, Use::of(request.dry_run));
         if request.dry_run {
             return Ok(Appended { answer, replayed: false });

@@ -1,12 +1,12 @@
 //! Building entries: a stated draft becomes a signed entry on the tip of a verifier.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use throughline_protocol::build;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::{Authority, Body, Entry};
-use throughline_protocol::id::{Cid, Codec, HashKind, Seq, UnixMillis};
+use throughline_protocol::id::{Cid, Codec, HashKind, Seq, SessionId, UnixMillis};
 use throughline_protocol::payload::Salt;
 use throughline_protocol::sign::SigningKey;
 use throughline_protocol::unixfs;
@@ -48,6 +48,31 @@ pub(super) fn sign_on<A: Ancestry>(
             Err(Problem::new(Code::Internal, "an entry signed on the tip was not linked to it"))
         }
     }
+}
+
+/// Refuses a payload that an earlier entry of the session names, or one of these does twice: when the words of one of them are
+/// to be dropped, those of the other would go with them. Only a writer looks; what others wrote stands.
+///
+/// # Errors
+/// `E_SCHEMA_EXCLUSIVE`, with the entry that names it.
+pub(super) fn check_payloads(reader: &Reader, session: SessionId, entries: &[VerifiedEntry]) -> Answer<()> {
+    let mut named = BTreeMap::new();
+    for verified in entries {
+        let entry = verified.signed().value();
+        let Some(payload) = entry.payload.map(|payload| payload.cid) else { continue };
+        let earlier = named.insert(payload, entry.seq());
+        if let Some(seq) =
+            earlier.map_or_else(|| reader.names_payload(session, payload), |seq| Ok(Some(seq)))?
+        {
+            let what = format!(
+                "expected a payload of its own, got {} in entry {}, which entry {seq} names: salt it anew",
+                payload.short(),
+                entry.seq()
+            );
+            return Err(Problem::new(Code::SchemaExclusive, what).with("namedBy", seq.get()));
+        }
+    }
+    Ok(())
 }
 
 /// Files and config blocks that entries name, by seq and digest: the store keeps them from then on. Of a file in many

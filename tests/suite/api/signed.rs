@@ -1,8 +1,9 @@
 //! Appends that arrive signed: by the owner, a device, a contributor.
 
 use serde_json::json;
+use throughline_protocol::build::sign;
 use throughline_protocol::control::Role;
-use throughline_protocol::entry::Authority;
+use throughline_protocol::entry::{Authority, Entry};
 use throughline_protocol::payload::UserWords;
 use throughline_protocol::testing::key;
 
@@ -116,6 +117,44 @@ async fn one_client_message_is_one_entry() {
     let authority = Some(Authority { space: home.owner.principal(), capability });
     let (other, payload) = home.message(&session, &contributor, authority, words()).await;
     assert_eq!(home.post_signed(&session, &other, Some(&payload), &[]).await.0, 201);
+}
+
+/// Dropping the words of one of two such entries would drop those of the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_an_earlier_entry_names_is_refused() {
+    let home = Home::new().await;
+    let (session, _) = home.session("hello").await;
+    let (first, payload) = home.message(&session, &home.owner, None, says("mine")).await;
+    assert_eq!(home.post_signed(&session, &first, Some(&payload), &[]).await.0, 201);
+    home.append(&session, &first.cid().to_string(), "answered").await;
+    let again = |base: &serde_json::Value| {
+        let named = first.value().payload;
+        let place = Some(super::home::place(base));
+        let entry =
+            Entry { ts: throughline_node::core::now(), place, payload: named, ..first.value().clone() };
+        sign(entry, &home.owner).unwrap()
+    };
+    let base = home.get(&format!("/v1/sessions/{session}/base")).await.unwrap();
+    let second = again(&base);
+    // With the words and without: the name is what counts.
+    for words in [Some(payload.as_slice()), None] {
+        let (status, refused) = home.post_signed(&session, &second, words, &[]).await;
+        assert_eq!((status, code(&refused)), (422, "E_SCHEMA_EXCLUSIVE"), "{refused}");
+        assert_eq!(refused["namedBy"], 2, "{refused}");
+    }
+    assert_eq!(home.get(&format!("/v1/sessions/{session}")).await.unwrap()["tip"]["seq"], 3);
+    // The first entry again is the first entry, and the payload may be named in another session.
+    let (status, same) = home.post_signed(&session, &first, Some(&payload), &[]).await;
+    assert_eq!((status, &same["replayed"]), (200, &json!(true)));
+    let (other, _) = home.session("other").await;
+    let base = home.get(&format!("/v1/sessions/{other}/base")).await.unwrap();
+    let (status, answer) = home.post_signed(&other, &again(&base), Some(&payload), &[]).await;
+    assert_eq!(status, 201, "{answer}");
+    // A file of the same bytes is another thing than their payload.
+    let (third, payload) = home.message(&session, &home.owner, None, says("attached before")).await;
+    home.send("/v1/blobs", "application/octet-stream", payload.clone()).await.unwrap();
+    assert_eq!(home.post_signed(&session, &third, Some(&payload), &[]).await.0, 201);
+    assert_eq!(home.verdict(&session).await, "valid");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,6 @@ use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::response::IntoResponse as _;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use throughline_protocol::code::Code;
@@ -17,6 +16,7 @@ use tokio::sync::mpsc;
 use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
+use crate::api::pace::Paced;
 use crate::core::{AgentName, ImportRequest, LEASE_MS, Node, Outgoing, check_sub_agents};
 use throughline_protocol::entry::Class;
 
@@ -39,34 +39,17 @@ async fn streamed<T: Send + 'static>(
     body: Body,
     act: impl FnOnce(&Node, &mut dyn FnMut() -> Answer<Option<Bytes>>) -> Answer<T> + Send + 'static,
 ) -> Answer<T> {
-    let (sender, mut pieces) = mpsc::channel::<Result<Bytes, String>>(PIECES);
+    let (sender, mut pieces) = mpsc::channel::<Answer<Bytes>>(PIECES);
     let pump = tokio::spawn(async move {
-        let mut body = body;
-        while let Some(frame) = body.frame().await {
-            let piece = match frame {
-                Ok(frame) => frame.into_data().map_err(|_| String::new()),
-                Err(error) => Err(error.to_string()),
-            };
+        let mut body = Paced::new(body);
+        while let Some(piece) = body.next().await.transpose() {
             let ended = piece.is_err();
-            if matches!(&piece, Err(error) if error.is_empty()) {
-                continue;
-            }
             if sender.send(piece).await.is_err() || ended {
                 return;
             }
         }
     });
-    let done = app
-        .act(move |node| {
-            act(node, &mut || match pieces.blocking_recv() {
-                None => Ok(None),
-                Some(Ok(piece)) => Ok(Some(piece)),
-                Some(Err(error)) => {
-                    Err(Problem::new(Code::Interrupted, format!("the body ended early: {error}")))
-                }
-            })
-        })
-        .await;
+    let done = app.act(move |node| act(node, &mut || pieces.blocking_recv().transpose())).await;
     pump.abort();
     done
 }

@@ -15,6 +15,7 @@ use throughline_protocol::id::SessionId;
 
 use super::BODY_BYTES_MAX;
 use crate::api::error::{Answer, Problem};
+use crate::api::pace;
 
 /// Query parameters by name; the last one of a name counts.
 pub(super) struct Query(BTreeMap<String, String>);
@@ -44,7 +45,7 @@ impl<S: Send + Sync> FromRequest<S> for Whole {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        Bytes::from_request(request, state).await.map(Whole).map_err(|rejection| {
+        pace::whole(Bytes::from_request(request, state)).await?.map(Whole).map_err(|rejection| {
             if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
                 Problem::new(Code::TooBig, format!("expected a body of at most {BODY_BYTES_MAX} bytes"))
             } else {

@@ -69,6 +69,20 @@ async fn an_unknown_route_is_named() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_body_is_refused_at_the_limit() {
+    let home = tempfile::tempdir().unwrap();
+    let router = router(App::new(node(home.path())), None);
+    let piece = || Ok::<_, std::convert::Infallible>(vec![b' '; 1 << 16]);
+    let body = Body::from_stream(futures::stream::repeat_with(piece));
+    let request =
+        Request::post("/v1/sessions").header("content-type", "application/json").body(body).unwrap();
+    let response = router.oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("\"code\":\"E_TOO_BIG\""));
+}
+
 /// Found by fuzzing: without the gate, an escape that is no UTF-8 was refused in plain text.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_with_escapes_is_refused_as_a_problem() {

@@ -1,5 +1,8 @@
 //! Refs, handoffs, appends that come late, and classes.
 
+use std::time::Duration;
+
+use throughline_node::sync::{HeadView, PeerView, Relation};
 use throughline_protocol::block::Signed;
 use throughline_protocol::build::sign;
 use throughline_protocol::control::{Control, Ref};
@@ -23,6 +26,7 @@ pub(super) const ROWS: &[Row] = &[
     row("RF04", &["E_TOPIC"], |_| vec![on_another_topic()]),
     row("RF05", &["E_CAP_ROLE"], |_| refs_without_a_right()),
     row("RF06", &["E_REF_MISMATCH"], |_| mismatches()),
+    row("RF08", &["accepted"], |_| vec![seen_long_ago()]),
     row("RF09", &["E_CLASS"], |_| confidential()),
     row("MV01", &["fenced"], |_| vec![after_the_handoff()]),
     row("MV02", &["E_EPOCH_GAP"], |_| vec![beside_the_handoff()]),
@@ -130,6 +134,43 @@ fn mismatches() -> Vec<Outcome> {
         with(&|value| value.heads.push(other.session().genesis().cid())),
         with(&|value| value.heads.clear()),
     ]
+}
+
+/// A Ref that nobody but one peer tells, and that one long ago: what it says holds, with the age of what was told beside it.
+fn seen_long_ago() -> Outcome {
+    let mut session = session("seen long ago", 3);
+    let (owner, last) = (session.owner.clone(), session.entries().len() - 1);
+    let reference = session.reference(&owner, last, Reach::Anchors);
+    let Control::Ref(value) = reference.value() else { unreachable!("it is a Ref") };
+    let set = set(&session, &[], &[]);
+    let judged = set.judge();
+    let head = session.head().entry.cid();
+    let (place, tip) = (judged.position(head).unwrap(), judged.mark(head).unwrap());
+    let held = check_ref(value, judged.facts().unwrap(), &place, &controls(&session, &[])).is_ok();
+    for age in [Duration::ZERO, Duration::from_secs(400 * 86_400)] {
+        let told = HeadView { session: session.session(), head: tip, relation: Relation::Unknown, age };
+        let peer = PeerView {
+            alias: Some("server-a".to_owned()),
+            principal: Some(principal("server1")),
+            peer: principal("server1"),
+            addrs: Vec::new(),
+            connected: false,
+            transport: None,
+            rtt: None,
+            seen: Some(age),
+            charges: None,
+            heads: vec![told],
+        };
+        let shown = peer.replica(session.session(), tip).unwrap();
+        assert_eq!(shown["seenAgeMs"].as_u64().map(u128::from), Some(age.as_millis()), "{shown}");
+        assert_eq!((&shown["relation"], &shown["connected"]), (&"equal".into(), &false.into()), "{shown}");
+        // Not even of what was told just now.
+        let words = shown.to_string();
+        for claim in ["fresh", "latest", "current", "complete", "up to date"] {
+            assert!(!words.contains(claim), "`{claim}` is more than is known: {words}");
+        }
+    }
+    Outcome::either(held, "accepted", "refused")
 }
 
 fn confidential() -> Vec<Outcome> {
