@@ -127,3 +127,24 @@ fn check_36_words_of_others_stay_words_on_a_terminal() -> Result<()> {
     }
     Ok(())
 }
+
+/// What `docs/PERFORMANCE.md` measures with: a file that anybody can make again.
+#[test]
+fn the_file_of_the_measurements_is_valid_and_always_the_same() -> Result<()> {
+    let lab = lab()?;
+    let home = lab.home("m");
+    let written = |name: &str| -> Result<std::path::PathBuf> {
+        let path = lab.file(name, "")?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_session-file"));
+        let output = command.args(["--entries", "50", "--output"]).arg(&path).output()?;
+        assert!(output.status.success(), "{output:?}");
+        Ok(path)
+    };
+    let (first, second) = (written("first.car")?, written("second.car")?);
+    assert_eq!(fs::read(&first)?, fs::read(&second)?);
+    let verified = home.json(&["verify", &first.display().to_string()])?;
+    assert_eq!(verified["verdict"], "valid", "{verified}");
+    assert_eq!(verified["validThrough"]["seq"], 49, "{verified}");
+    assert_eq!(verified["payloads"]["checked"], 50, "{verified}");
+    Ok(())
+}
