@@ -104,7 +104,7 @@ pub fn of(code: Code) -> (Exit, u16, Retry) {
         C::Prompt | C::PeerUnknown | C::Ambiguous | C::InputNotFound | C::InputFormat => {
             (Exit::Usage, 400, Retry::Never)
         }
-        C::Json | C::ApiBody | C::ApiPath => (Exit::Usage, 400, Retry::Never),
+        C::Json | C::ApiBody | C::ApiQuery | C::ApiPath => (Exit::Usage, 400, Retry::Never),
         C::ApiRoute => (Exit::Usage, 404, Retry::Never),
         C::ApiHost | C::ApiOrigin | C::ApiFetchsite | C::ApiPeeruid | C::ApiScope => {
             (Exit::Refused, 403, Retry::Never)
@@ -158,9 +158,51 @@ pub fn of(code: Code) -> (Exit, u16, Retry) {
     }
 }
 
+/// The command that goes on from a code when nobody closer knows better. A word in capitals is to be filled in.
+#[must_use]
+#[expect(clippy::wildcard_enum_match_arm, reason = "a code without a command of its own is explained")]
+pub fn next(code: Code) -> String {
+    use Code as C;
+    let command = match code {
+        C::Incomplete | C::NotFoundYet => "throughline fetch S --from PEER",
+        C::CapMissing => "throughline grant PEER --agent IRI",
+        C::CapRole | C::CapScope | C::CapIssuer | C::Revoked => "throughline grants",
+        C::Fenced | C::EpochOld | C::RefInconsistent | C::HeadMoved => "throughline status S",
+        C::NotHolder | C::Retired | C::MoveState => "throughline status S",
+        C::Equivocation | C::OwnerEquivocation => "throughline fork S",
+        C::Frozen => "throughline move --abort S",
+        C::SignGuard => "throughline move S --to self",
+        C::Locked | C::StoreIo | C::StoreReadOnly => "throughline status",
+        C::StoreCorrupt => "throughline fsck --repair",
+        C::IndexCorrupt => "throughline fsck",
+        C::Quota => "throughline config show",
+        C::NotInitialised => "throughline init",
+        C::KeyfileMissing => "throughline key import FILE",
+        C::OwnerKey => "throughline key show",
+        C::Unreachable | C::PeerUnknown => "throughline peer list",
+        C::Ambiguous => "throughline list",
+        C::ApiToken => "throughline api token",
+        C::ApiScope => "throughline api token --scope write",
+        C::ApiHost | C::Config => "throughline config check",
+        C::ApiRoute | C::ApiBody | C::ApiQuery | C::ApiCtype | C::ApiPath => "throughline api openapi",
+        C::Usage => "throughline help",
+        other => return format!("throughline explain {other}"),
+    };
+    command.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_code_names_a_command() {
+        for code in Code::ALL {
+            let next = next(*code);
+            assert!(next.starts_with("throughline "), "{code}: {next}");
+            assert_eq!(next.contains("explain"), next.ends_with(code.name()), "{code}: {next}");
+        }
+    }
 
     #[test]
     fn no_refusal_is_a_success() {

@@ -175,7 +175,7 @@ codes! {
     ArchiveHeader "E_ARCHIVE_HEADER" Peer "an archive header that does not fit its content" "Nothing was written.";
     ArchiveLimit "E_ARCHIVE_LIMIT" Peer "an archive larger than its limit" "Nothing was written.";
     ArchiveDup "E_ARCHIVE_DUP" Peer "an archive with two members of one name" "Nothing was written.";
-    Json "E_JSON" Local "not valid JSON" "The line or body is kept raw; check where it was cut.";
+    Json "E_JSON" Local "not valid JSON" "The detail says at which line and column it breaks. An import keeps such a line raw and goes on.";
     InputNotFound "E_INPUT_NOT_FOUND" Local "the input file does not exist" "Check the path.";
     InputFormat "E_INPUT_FORMAT" Local "the input is of no known format" "Name the format, or check that this is the right file.";
     // storage
@@ -211,6 +211,7 @@ codes! {
     ApiRoute "E_API_ROUTE" Local "no such route" "See /v1/openapi.json.";
     ApiBody "E_API_BODY" Local "a body that is not what the route takes" "See /v1/openapi.json.";
     ApiTimeout "E_API_TIMEOUT" Local "a body that came too slowly" "Nothing was done. Have the body ready before the request; only uploads may take as long as they keep coming.";
+    ApiQuery "E_API_QUERY" Local "a query parameter that this route does not take or cannot read" "See /v1/openapi.json.";
     ApiPeeruid "E_API_PEERUID" Local "a socket connection from another user" "Run as the user that owns the node.";
     // local acts
     HeadMoved "E_HEAD_MOVED" None "the head moved" "Sign again on the head in the answer.";
@@ -225,12 +226,32 @@ codes! {
     PeerUnknown "E_PEER_UNKNOWN" Local "no such peer" "Use an alias or a full principal; throughline peer list shows them.";
     Ambiguous "E_AMBIGUOUS" Local "the short id fits several sessions" "Use more characters or the full CID.";
     Prompt "E_PROMPT" Local "an answer was needed and nobody could be asked" "Pass the flag that the message names.";
-    Usage "E_USAGE" Local "the command line is not understood" "See throughline help.";
+    Usage "E_USAGE" Local "the command line is not understood, or names what cannot be used" "See throughline help.";
     Config "E_CONFIG" Local "the configuration is not usable" "throughline config check names the line.";
     MoveState "E_MOVE_STATE" Local "the move is in a state that does not allow this" "throughline status S shows where it stands.";
     Refused "E_REFUSED" None "the other side refused" "The detail has its reason.";
     Internal "E_INTERNAL" Local "a bug in throughline" "Please report it with the log.";
     Interrupted "E_INTERRUPTED" None "interrupted" "What was finished is kept; run the command again to resume.";
+}
+
+impl Code {
+    /// Codes whose names are kept for acts that this version does not have. Nothing answers with one of them.
+    pub const RESERVED: &'static [Code] = &[
+        Code::SecretSuspect,
+        Code::ArchivePath,
+        Code::ArchiveType,
+        Code::ArchiveHeader,
+        Code::ArchiveLimit,
+        Code::ArchiveDup,
+        Code::ApiPeeruid,
+        Code::NoContext,
+    ];
+
+    /// Whether it is one of [`Code::RESERVED`].
+    #[must_use]
+    pub fn is_reserved(self) -> bool {
+        Code::RESERVED.contains(&self)
+    }
 }
 
 impl fmt::Display for Code {

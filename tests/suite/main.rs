@@ -14,6 +14,7 @@ mod fuzz;
 mod hostile;
 mod import;
 mod journeys;
+mod refusals;
 mod schemas;
 mod store;
 mod store_full;

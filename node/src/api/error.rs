@@ -68,12 +68,13 @@ impl Problem {
             "fault": self.code.fault().word(),
             "status": status,
             "retry": retry.word(),
+            "advice": self.code.advice(),
             "explain": format!("throughline explain {}", self.code),
         });
         if let Some(object) = object.as_object_mut() {
             object.extend(self.facts.clone());
             if !object.contains_key("hint") {
-                object.insert("hint".into(), self.code.advice().into());
+                object.insert("hint".into(), outcome::next(self.code).into());
             }
         }
         object
@@ -84,11 +85,16 @@ impl Problem {
     pub fn from_json(value: &Value) -> Option<Self> {
         let code = value.get("code")?.as_str()?.parse().ok()?;
         let detail = value.get("detail").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let derived = ["type", "code", "title", "detail", "fault", "status", "retry", "explain"];
+        let derived = ["type", "code", "title", "detail", "fault", "status", "retry", "advice", "explain"];
+        // What follows from the code alone is no word of whoever refused: one who knows more may say it.
+        let general = outcome::next(code);
         let facts = value
             .as_object()?
             .iter()
-            .filter(|(key, _)| !derived.contains(&key.as_str()))
+            .filter(|(key, value)| {
+                let is_general = *key == "hint" && **value == *general.as_str();
+                !is_general && !derived.contains(&key.as_str())
+            })
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         Some(Problem { code, detail, facts })

@@ -276,6 +276,7 @@ fn problem_schema() -> Value {
             "status": {"type": "integer"},
             "retry": {"enum": ["never", "now", "later"]},
             "hint": {"type": "string"},
+            "advice": {"type": "string"},
         },
     })
 }

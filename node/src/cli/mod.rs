@@ -21,7 +21,7 @@ mod owner;
 mod page;
 mod progress;
 mod reference;
-mod refusal;
+pub(crate) mod refusal;
 mod resolve;
 mod style;
 mod upload;
@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
         logging::start("", cli.global.verbose, LogFormat::Text);
     }
     let ended = Context::new(cli.global.clone(), out).and_then(|ctx| commands::run(&ctx, &cli.command));
-    number(finish(out, ended))
+    number(finish(out, ended.map_err(|problem| usage::with_help(problem, &words))))
 }
 
 /// Writes what came out, and says how the process ends.

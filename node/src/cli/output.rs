@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::escape;
 use super::page::{Page, Styles};
 use crate::api::error::Problem;
-use crate::outcome::Exit;
+use crate::outcome::{self, Exit};
 
 /// The form of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,8 +195,16 @@ pub(crate) fn error_page(problem: &Problem) -> Page {
     if problem.detail() != code.title() {
         page.plain(format!("  why  {}", code.title()));
     }
-    let hint = problem.fact("hint").and_then(Value::as_str).unwrap_or(code.advice());
-    page.plain(format!("  fix  {hint}"));
+    match problem.fact("hint").and_then(Value::as_str) {
+        Some(hint) => page.plain(format!("  fix  {hint}")),
+        None => {
+            let (advice, next) = (code.advice(), outcome::next(code));
+            page.plain(format!("  fix  {advice}"));
+            if !advice.contains(&next) {
+                page.plain(format!("  next {next}"));
+            }
+        }
+    }
     page
 }
 
@@ -237,6 +245,26 @@ mod tests {
         let object = error_object(&Problem::from(Code::NotInitialised));
         assert_eq!(object["kind"], "error");
         assert_eq!(object["error"]["code"], "E_NOT_INITIALISED");
-        assert_eq!(object["error"]["hint"], Code::NotInitialised.advice());
+        assert_eq!(object["error"]["hint"], "throughline init");
+        assert_eq!(object["error"]["advice"], Code::NotInitialised.advice());
+    }
+
+    #[test]
+    fn a_refusal_without_a_hint_has_the_advice_of_its_code_and_a_command() {
+        let text = error_page(&Problem::from(Code::CarTruncated)).render(Styles::plain());
+        assert!(text.contains(&format!("\n  fix  {}\n", Code::CarTruncated.advice())), "{text}");
+        assert!(text.ends_with("\n  next throughline explain E_CAR_TRUNCATED\n"), "{text}");
+        let text = error_page(&Problem::from(Code::NotInitialised)).render(Styles::plain());
+        assert!(text.ends_with("\n  fix  Run throughline init.\n"), "{text}");
+    }
+
+    #[test]
+    fn a_general_hint_does_not_stand_in_the_way_of_a_closer_one() {
+        let told = Problem::from(Code::NotFoundYet);
+        let heard = Problem::from_json(&told.to_json()).expect("a problem");
+        assert_eq!(heard.fact("hint"), None);
+        let told = told.hint("throughline list");
+        let heard = Problem::from_json(&told.to_json()).expect("a problem");
+        assert_eq!(heard.fact("hint"), Some(&json!("throughline list")));
     }
 }

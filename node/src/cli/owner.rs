@@ -186,7 +186,7 @@ pub(crate) fn file(ctx: &Context) -> Answer<OwnerKeyFile> {
             return refusal::key(error);
         }
         let detail = format!("expected the owner key in {}, got none", ctx.dirs().keys().display());
-        let hint = "run it on the machine that has the owner key, or: throughline key import FILE";
+        let hint = "throughline key import FILE (or run it on the machine that has the owner key)";
         Problem::new(Code::OwnerKey, detail).hint(hint)
     })
 }

@@ -79,6 +79,7 @@ pub(crate) fn entry_part(api: &Api<'_>, session: SessionId, at: &EntryAt) -> Ans
                     Code::NotFoundYet,
                     format!("expected an entry {back} before seq {head}, got none"),
                 )
+                .hint(format!("throughline show {}:0", session.short()))
             })?;
             Ok(seq.to_string())
         }

@@ -31,7 +31,7 @@ impl Part {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// `E_INPUT_NOT_FOUND`, `E_STORE_IO`.
+    /// `E_INPUT_NOT_FOUND`, `E_INPUT_FORMAT` for a directory, `E_USAGE` where it may not be read, `E_STORE_IO`.
     pub(crate) fn open(path: &Path) -> Answer<Self> {
         let opened = File::open(path).and_then(Part::of);
         opened.map_err(|error| refusal::input(path, error))
@@ -40,10 +40,14 @@ impl Part {
     /// A file that is open already.
     ///
     /// # Errors
-    /// When it cannot be examined.
+    /// When it cannot be examined or is a directory.
     pub(crate) fn of(file: File) -> io::Result<Self> {
-        let length = file.metadata()?.len();
-        Ok(Part { file, length })
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            // It opens, and breaks off only where it is read.
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Part { file, length: metadata.len() })
     }
 
     /// How many bytes of it are sent.

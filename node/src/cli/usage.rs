@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 
+use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use throughline_protocol::code::Code;
 
+use super::args::Cli;
 use super::escape;
 use super::output::{error_object, error_page};
 use super::page::Styles;
@@ -33,7 +35,7 @@ pub(crate) fn refuse(error: &clap::Error, words: &[OsString]) -> Exit {
         let _ = error.print();
         return Exit::Done;
     }
-    let problem = problem(error);
+    let problem = problem(error, words);
     let asked = |flag: &str| words.iter().take_while(|word| *word != "--").any(|word| word == flag);
     if asked("--json") || asked("--jsonl") {
         let _ = writeln!(io::stdout().lock(), "{}", escape::json(&error_object(&problem).to_string()));
@@ -45,7 +47,7 @@ pub(crate) fn refuse(error: &clap::Error, words: &[OsString]) -> Exit {
     Exit::Usage
 }
 
-fn problem(error: &clap::Error) -> Problem {
+fn problem(error: &clap::Error, words: &[OsString]) -> Problem {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
         && let Some((instead, command)) = wrong_word(word)
@@ -63,9 +65,41 @@ fn problem(error: &clap::Error) -> Problem {
         detail.push_str(line);
     }
     match usage {
-        Some(usage) => Problem::new(Code::Usage, detail).hint(usage),
-        None => Problem::new(Code::Usage, detail).hint("throughline help"),
+        // The file of this program may have another name; and what fits every command helps with none.
+        Some(usage) if !usage.ends_with("<COMMAND>") => {
+            let rest = usage.split_once(' ').map_or("help", |(_, rest)| rest);
+            Problem::new(Code::Usage, detail).hint(format!("throughline {rest}"))
+        }
+        _ => Problem::new(Code::Usage, detail).hint(help(words)),
     }
+}
+
+/// The same refusal; where only the line itself can be at fault, with the command that explains the one that was asked for.
+pub(super) fn with_help(problem: Problem, words: &[OsString]) -> Problem {
+    let of_the_line = [Code::Usage, Code::Json, Code::InputNotFound, Code::InputFormat, Code::TooBig];
+    if problem.fact("hint").is_some() || !of_the_line.contains(&problem.code()) {
+        return problem;
+    }
+    problem.hint(help(words))
+}
+
+/// The command that prints the help of the command that `words` call.
+fn help(words: &[OsString]) -> String {
+    let root = Cli::command();
+    let (mut command, mut called) = (&root, "throughline help".to_owned());
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        match command.find_subcommand(word) {
+            Some(found) => {
+                called.push(' ');
+                called.push_str(found.get_name());
+                command = found;
+            }
+            // Flags of every command may stand before it.
+            None if std::ptr::eq(command, &root) => {}
+            None => break,
+        }
+    }
+    called
 }
 
 fn wrong_word(word: &str) -> Option<(&'static str, &'static str)> {
@@ -83,8 +117,29 @@ mod tests {
     use super::*;
 
     fn refused(words: &[&str]) -> Problem {
-        let words = std::iter::once("throughline").chain(words.iter().copied());
-        problem(&Cli::try_parse_from(words).unwrap_err())
+        let words: Vec<OsString> =
+            std::iter::once("throughline").chain(words.iter().copied()).map(Into::into).collect();
+        problem(&Cli::try_parse_from(&words).unwrap_err(), &words)
+    }
+
+    #[test]
+    fn a_value_that_is_not_usable_leads_to_the_help_of_its_command() {
+        let hint = |words: &[&str]| refused(words).fact("hint").cloned().unwrap();
+        assert_eq!(hint(&["--home", "x", "list", "--state", "nosuch"]), "throughline help list");
+        assert_eq!(hint(&["ls", "--agent", "nosuch"]), "throughline help list");
+        assert_eq!(hint(&["api", "token", "--scope", "all"]), "throughline help api token");
+        assert_eq!(hint(&["nonsense"]), "throughline help");
+        assert_eq!(hint(&["key", "nonsense"]), "throughline help key");
+        assert!(refused(&["list", "--state", "nosuch"]).detail().contains("suspended"));
+    }
+
+    #[test]
+    fn a_hint_of_whoever_refused_stays() {
+        let words = ["throughline", "append", "S"].map(OsString::from);
+        let hint = |problem: Problem| with_help(problem, &words).fact("hint").cloned();
+        assert_eq!(hint(Code::Json.into()).unwrap(), "throughline help append");
+        assert_eq!(hint(Problem::from(Code::Json).hint("throughline log S")).unwrap(), "throughline log S");
+        assert_eq!(hint(Code::Fenced.into()), None);
     }
 
     #[test]

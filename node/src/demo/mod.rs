@@ -87,9 +87,7 @@ fn transcript(args: &DemoArgs) -> Answer<Transcript> {
         return Ok(Transcript { name: "claude-code.jsonl".to_owned(), bytes });
     };
     let bytes = std::fs::read(path).map_err(|error| {
-        let code =
-            if error.kind() == std::io::ErrorKind::NotFound { Code::InputNotFound } else { Code::StoreIo };
-        Problem::new(code, format!("expected a transcript in {}, got: {error}", path.display()))
+        crate::cli::refusal::input(path, error)
             .hint("throughline demo   (without a file it takes a recorded session)")
     })?;
     let name = path.file_name().map_or_else(|| "transcript.jsonl".into(), |name| name.to_string_lossy());

@@ -282,7 +282,7 @@ async fn refusals_are_problems_whatever_went_wrong() {
         (Call::get("/v1/nothing"), 404, "E_API_ROUTE"),
         (Call::get("/v1/sessions/short"), 400, "E_API_PATH"),
         (Call::get("/v1/status?session=short"), 400, "E_API_PATH"),
-        (Call::get("/v1/sessions?limit=many"), 400, "E_API_BODY"),
+        (Call::get("/v1/sessions?limit=many"), 400, "E_API_QUERY"),
         (Call::body(Method::POST, "/v1/sessions", "application/json", "{"), 400, "E_JSON"),
         (Call::body(Method::POST, "/v1/sessions", "application/json", "[]"), 400, "E_API_BODY"),
         (
@@ -290,9 +290,9 @@ async fn refusals_are_problems_whatever_went_wrong() {
             413,
             "E_TOO_BIG",
         ),
-        (Call::body(Method::POST, "/v1/blobs?dryRun=1", "text/plain", "x"), 400, "E_API_BODY"),
-        (Call::body(Method::POST, "/v1/peers?dryRun=1", "application/json", "{}"), 400, "E_API_BODY"),
-        (Call::body(Method::POST, "/v1/stop?dryRun=1", "application/json", "{}"), 400, "E_API_BODY"),
+        (Call::body(Method::POST, "/v1/blobs?dryRun=1", "text/plain", "x"), 400, "E_API_QUERY"),
+        (Call::body(Method::POST, "/v1/peers?dryRun=1", "application/json", "{}"), 400, "E_API_QUERY"),
+        (Call::body(Method::POST, "/v1/stop?dryRun=1", "application/json", "{}"), 400, "E_API_QUERY"),
     ];
     for (call, status, name) in cases {
         let (got, problem) = home.told(call).await;

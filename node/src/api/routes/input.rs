@@ -34,7 +34,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let read = axum::extract::Query::from_request_parts(parts, state).await;
         read.map(|axum::extract::Query(map)| Query(map))
-            .map_err(|_| Problem::new(Code::ApiPath, "the query string is not readable"))
+            .map_err(|_| Problem::new(Code::ApiQuery, "the query string is not readable"))
     }
 }
 
@@ -58,7 +58,7 @@ impl<S: Send + Sync> FromRequest<S> for Whole {
 /// Refuses a dry run where there is none: it must never do what it was asked only to try.
 pub(super) fn no_dry_run(query: &Query) -> Answer<()> {
     if flag(query, "dryRun") {
-        return Err(Problem::new(Code::ApiBody, "this route has no dry run"));
+        return Err(Problem::new(Code::ApiQuery, "expected no `dryRun`: this route has no dry run"));
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ pub(super) fn maybe<T: FromStr>(query: &BTreeMap<String, String>, name: &str) ->
         .filter(|text| !text.is_empty())
         .map(|text| {
             text.parse()
-                .map_err(|_| Problem::new(Code::ApiBody, format!("query parameter `{name}` is not usable")))
+                .map_err(|_| Problem::new(Code::ApiQuery, format!("query parameter `{name}` is not usable")))
         })
         .transpose()
 }

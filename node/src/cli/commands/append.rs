@@ -48,7 +48,12 @@ pub(crate) fn run(ctx: &Context, args: &AppendArgs) -> Answer<Outcome> {
             let base = api.get(&format!("/v1/sessions/{session}/base"))?;
             view::text(&base, "/prev").to_owned()
         }
-        cid => cid.parse::<EntryCid>().map_err(Problem::from)?.to_string(),
+        cid => {
+            let parsed = cid.parse::<EntryCid>();
+            parsed
+                .map_err(|reject| Problem::from(reject).hint("pass --base head, or the CID of an entry"))?
+                .to_string()
+        }
     };
     let key = match &args.idempotency_key {
         Some(key) => key.clone(),

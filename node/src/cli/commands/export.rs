@@ -46,6 +46,9 @@ pub(crate) fn run(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
         let detail = "expected -o FILE: a CAR on stdout goes to a pipe and not beside JSON";
         return Err(Problem::new(Code::Usage, detail).hint("throughline export S -o FILE.car"));
     }
+    if !to_stdout {
+        refusal::writable(&args.output, "-o")?;
+    }
     let api = ctx.api()?;
     let session = resolve::session(&api, &args.session)?;
     let payloads = if args.payloads == Taken::All { "all" } else { "none" };
@@ -57,7 +60,9 @@ pub(crate) fn run(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
     let (mut hash, mut size) = (Sha256::new(), 0_u64);
     while let Some(piece) = api.chunk(&mut reply)? {
         match &mut file {
-            Some(file) => file.write_all(&piece).map_err(|error| refusal::write(&args.output, error))?,
+            Some(file) => {
+                file.write_all(&piece).map_err(|error| refusal::write(&args.output, "-o", error))?
+            }
             None => ctx.out().raw(&piece).map_err(refusal::stdout)?,
         }
         hash.update(&piece);
@@ -69,7 +74,7 @@ pub(crate) fn run(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
     let Some(file) = file else { return Ok(Outcome::written()) };
     let written =
         file.as_file().sync_all().and_then(|()| file.persist(&args.output).map_err(|error| error.error));
-    written.map_err(|error| refusal::write(&args.output, error))?;
+    written.map_err(|error| refusal::write(&args.output, "-o", error))?;
     let sha256: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     let path = args.output.display().to_string();
     let mut page = Page::default();
@@ -84,6 +89,6 @@ pub(crate) fn run(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
 
 /// A file that becomes `path` when it is whole, in the same directory so that renaming is one step.
 pub(super) fn beside(path: &Path) -> Answer<NamedTempFile> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    NamedTempFile::new_in(dir).map_err(|error| refusal::write(path, error))
+    refusal::writable(path, "-o")?;
+    NamedTempFile::new_in(refusal::directory(path)).map_err(|error| refusal::write(path, "-o", error))
 }

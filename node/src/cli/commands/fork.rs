@@ -228,7 +228,7 @@ fn save(api: &Api<'_>, session: SessionId, item: &Value, path: &Path) -> Answer<
         .write_all(&bytes)
         .and_then(|()| file.as_file().sync_all())
         .and_then(|()| file.persist(path).map_err(|error| error.error).map(|_| ()));
-    written.map_err(|error| refusal::write(path, error))
+    written.map_err(|error| refusal::write(path, "-o", error))
 }
 
 fn import(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {

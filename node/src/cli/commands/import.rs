@@ -66,6 +66,9 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
         Format::Auto => detect(&args.file)?,
         known @ (Format::ClaudeCode | Format::Car) => known,
     };
+    if let Some(report) = &args.report {
+        refusal::writable(report, "--report")?;
+    }
     let api = ctx.api()?;
     let dry_run = args.dry_run.then_some("1");
     let (answer, page, exit) = if format == Format::Car {
@@ -78,7 +81,8 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
         transcript(ctx, args, &api, dry_run)?
     };
     if let Some(report) = &args.report {
-        std::fs::write(report, format!("{answer}\n")).map_err(|error| refusal::write(report, error))?;
+        let written = std::fs::write(report, format!("{answer}\n"));
+        written.map_err(|error| refusal::write(report, "--report", error))?;
     }
     Ok(Outcome::done(answer, page).exit(exit))
 }
@@ -86,8 +90,8 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
 /// A CAR begins with a varint and a CBOR map that has `roots`; a transcript with a JSON object.
 fn detect(path: &Path) -> Answer<Format> {
     let mut head = Vec::new();
-    let file = File::open(path).map_err(|error| not_found(path, error))?;
-    file.take(512).read_to_end(&mut head).map_err(|error| refusal::input(path, error))?;
+    let file = File::open(path).map_err(|error| unread(path, error))?;
+    file.take(512).read_to_end(&mut head).map_err(|error| unread(path, error))?;
     if head.windows(6).take(16).any(|window| window == b"\x65roots") {
         return Ok(Format::Car);
     }
@@ -100,9 +104,9 @@ fn detect(path: &Path) -> Answer<Format> {
     Err(Problem::new(Code::InputFormat, detail).hint("throughline import FILE --format claude-code|car"))
 }
 
-fn not_found(path: &Path, error: std::io::Error) -> Problem {
+fn unread(path: &Path, error: std::io::Error) -> Problem {
     refusal::input(path, error)
-        .hint("check the path; transcripts of Claude Code lie below ~/.claude/projects")
+        .hint("throughline import FILE (transcripts of Claude Code lie below ~/.claude/projects)")
 }
 
 fn transcript(

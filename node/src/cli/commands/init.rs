@@ -179,7 +179,7 @@ fn write_config(path: &Path, role: Role, owner: Option<Principal>) -> Answer<boo
         None => text.clone(),
     };
     if is_new || with_owner != text {
-        replace(path, &with_owner).map_err(|error| refusal::write(path, error))?;
+        replace(path, &with_owner).map_err(|error| refusal::write(path, "--home", error))?;
     }
     Ok(is_new)
 }

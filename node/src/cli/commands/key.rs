@@ -85,12 +85,13 @@ fn export(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
         ctx.out().raw(text.as_bytes()).map_err(refusal::stdout)?;
         return Ok(Outcome::written());
     };
+    refusal::writable(path, "-o")?;
     let written =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).and_then(|mut out| {
             out.write_all(text.as_bytes())?;
             out.sync_all()
         });
-    written.map_err(|error| refusal::write(path, error))?;
+    written.map_err(|error| refusal::write(path, "-o", error))?;
     let mut page = Page::default();
     page.mark(Mark::Done, format!("owner key of {principal} written to {}", path.display()));
     if !file.is_encrypted() {

@@ -1,7 +1,8 @@
 //! `list`: the sessions held here.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use throughline_protocol::id::{AgentIri, Principal};
 
 use super::status;
 use crate::api::error::Answer;
@@ -16,16 +17,43 @@ use crate::cli::{format, refusal, view};
 pub(crate) struct ListArgs {
     /// Only sessions of this agent (hm://…)
     #[arg(long, value_name = "IRI")]
-    pub(crate) agent: Option<String>,
+    pub(crate) agent: Option<AgentIri>,
     /// Only sessions of this owner
     #[arg(long, value_name = "PRINCIPAL")]
-    pub(crate) owner: Option<String>,
+    pub(crate) owner: Option<Principal>,
     /// Only sessions in this state
     #[arg(long, value_name = "STATE")]
-    pub(crate) state: Option<String>,
+    pub(crate) state: Option<State>,
     /// At most so many
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
+}
+
+/// What a session may be in, as `status` calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum State {
+    /// Its holder may append
+    Active,
+    /// It stands still for a move
+    Frozen,
+    /// This node handed it over
+    Retired,
+    /// It has ended
+    Sealed,
+    /// Nobody holds it
+    Suspended,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            State::Active => "active",
+            State::Frozen => "frozen",
+            State::Retired => "retired",
+            State::Sealed => "sealed",
+            State::Suspended => "suspended",
+        }
+    }
 }
 
 /// Lists them, page by page of the API.
@@ -68,10 +96,12 @@ pub(crate) fn run(ctx: &Context, args: &ListArgs) -> Answer<Outcome> {
 }
 
 fn page_after(api: &Api<'_>, args: &ListArgs, cursor: Option<&str>) -> Answer<Value> {
+    let (agent, owner) =
+        (args.agent.as_ref().map(ToString::to_string), args.owner.map(|owner| owner.to_string()));
     let query = [
-        ("agent", args.agent.as_deref()),
-        ("owner", args.owner.as_deref()),
-        ("state", args.state.as_deref()),
+        ("agent", agent.as_deref()),
+        ("owner", owner.as_deref()),
+        ("state", args.state.map(State::word)),
         ("cursor", cursor),
     ];
     api.get(&view::path("/v1/sessions", &query))

@@ -55,7 +55,8 @@ pub(crate) fn run(ctx: &Context, args: &ShowArgs) -> Answer<Outcome> {
             Ok(Outcome::done(answer, page))
         }
         Found::Entry(session, part) => {
-            let answer = api.get(&format!("/v1/sessions/{session}/entries/{part}"))?;
+            let answer = api.get(&format!("/v1/sessions/{session}/entries/{part}"));
+            let answer = answer.map_err(|problem| no_entry(problem, session))?;
             let page = entry_page(&answer);
             Ok(Outcome::done(answer, page))
         }
@@ -93,13 +94,21 @@ fn find(api: &Api<'_>, reference: &str) -> Answer<Found> {
 }
 
 fn bytes(api: &Api<'_>, found: Found) -> Answer<Vec<u8>> {
-    let path = match found {
-        Found::Session(session) => format!("/v1/sessions/{session}/entries/{session}"),
-        Found::Entry(session, part) => format!("/v1/sessions/{session}/entries/{part}"),
+    let (session, path) = match found {
+        Found::Session(session) => (session, format!("/v1/sessions/{session}/entries/{session}")),
+        Found::Entry(session, part) => (session, format!("/v1/sessions/{session}/entries/{part}")),
         Found::Block(_, bytes) => return Ok(bytes),
     };
-    let bytes = api.bytes(Call::get(&path).header("accept", "application/vnd.ipld.dag-cbor"))?;
-    Ok(bytes.to_vec())
+    let bytes = api.bytes(Call::get(&path).header("accept", "application/vnd.ipld.dag-cbor"));
+    Ok(bytes.map_err(|problem| no_entry(problem, session))?.to_vec())
+}
+
+/// The session is held here, so an entry that is not there is one after its head, or of another session.
+fn no_entry(problem: Problem, session: SessionId) -> Problem {
+    if problem.code() == Code::NotFoundYet {
+        return problem.hint(format!("throughline show {}:head", session.short()));
+    }
+    problem
 }
 
 fn raw(ctx: &Context, bytes: &[u8]) -> Answer<Outcome> {
