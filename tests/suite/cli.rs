@@ -114,6 +114,9 @@ fn codes_and_verdicts_are_explained_offline() {
     let fenced = cli.ok(&["explain", "e_fenced"]);
     assert_eq!((fenced["code"].as_str(), fenced["exit"].as_u64()), (Some("E_FENCED"), Some(7)));
     assert_eq!(cli.ok(&["explain", "forked"])["exit"], 5);
+    assert_eq!(fenced["reserved"], false);
+    assert_eq!(cli.ok(&["explain", "E_SECRET_SUSPECT"])["reserved"], true);
+    assert!(cli.run(&["explain", "E_NO_CONTEXT"]).stdout.contains("nothing answers with it"));
     assert!(cli.ok(&["explain"])["codes"].as_array().unwrap().len() > 100);
     let (rc, object) = cli.json(&["explain", "fence"]);
     assert_eq!((rc, object["error"]["hint"].as_str()), (2, Some("throughline explain E_FENCED")));
@@ -254,7 +257,7 @@ fn the_owner_key_leaves_in_a_private_file_only() {
     let path = file.to_str().unwrap();
     let exported = one.ok(&["key", "export", "-o", path]);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(one.json(&["key", "export", "-o", path]).0, 10, "an existing file stays");
+    assert_eq!(one.json(&["key", "export", "-o", path]).0, 2, "an existing file stays");
     two.ok(&["init", "--owner", "none"]);
     assert_eq!(two.ok(&["key", "import", path])["principal"], exported["principal"]);
     assert_eq!(two.ok(&["key", "import", path])["created"], false);

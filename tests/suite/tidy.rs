@@ -117,6 +117,28 @@ fn only_these_take_bytes_as_signed() {
 }
 
 #[test]
+fn a_code_is_reserved_when_nothing_answers_with_it() {
+    // The tables themselves name every code.
+    let tables = ["protocol/src/code.rs", "node/src/outcome.rs"];
+    let mut named = BTreeSet::new();
+    for (path, text) in sources() {
+        if is_test(&path) || tables.contains(&path.as_str()) {
+            continue;
+        }
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        for (_, line) in code(&text) {
+            let paths = line.split("::").skip(1);
+            named.extend(
+                paths.filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next()).map(str::to_owned),
+            );
+        }
+    }
+    for code in Code::ALL {
+        assert_ne!(named.contains(&format!("{code:?}")), code.is_reserved(), "{code}");
+    }
+}
+
+#[test]
 fn every_code_is_explained() {
     let errors = std::fs::read_to_string(root().join("docs/errors.md")).unwrap();
     let explained: BTreeSet<&str> = errors

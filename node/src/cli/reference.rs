@@ -47,14 +47,16 @@ pub fn errors_page() -> String {
     }
     out.push_str(
         "\n## Codes\n\n*Fault* is whose: the peer that handed bytes over, the author that signed them, this machine \
-         (local), or nobody's yet (none).\n\n| code | what happened | fault | exit | HTTP | retry | what to do |\n\
+         (local), or nobody's yet (none). *Reserved*: kept for an act that this version does not have; nothing \
+         answers with it.\n\n| code | what happened | fault | exit | HTTP | retry | what to do |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for code in Code::ALL {
         let (exit, status, retry) = outcome::of(*code);
         out.push_str(&format!(
-            "| `{code}` | {} | {} | {} | {status} | {} | {} |\n",
+            "| `{code}` | {}{} | {} | {} | {status} | {} | {} |\n",
             code.title(),
+            if code.is_reserved() { " *(reserved)*" } else { "" },
             code.fault(),
             exit.number(),
             retry.word(),

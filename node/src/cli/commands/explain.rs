@@ -62,6 +62,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Answer<Outcome> {
     page.bold(format!("{code}  {}", code.title()));
     page.plain(format!("  fault  {}", code.fault()));
     page.plain(format!("  next   {}", code.advice()));
+    if code.is_reserved() {
+        page.plain("  kept   for an act that this version does not have: nothing answers with it");
+    }
     page.plain(format!("  exit   {}   HTTP {status}   retry {}", exit.number(), retry.word()));
     let mut json = row(code);
     json["v"] = 1.into();
@@ -72,7 +75,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Answer<Outcome> {
 fn all() -> Outcome {
     let mut page = Page::default();
     for code in Code::ALL {
-        page.row([code.name().to_owned(), code.fault().to_string(), code.title().to_owned()]);
+        let reserved = if code.is_reserved() { " (reserved)" } else { "" };
+        let title = format!("{}{reserved}", code.title());
+        page.row([code.name().to_owned(), code.fault().to_string(), title]);
     }
     page.plain("");
     for (verdict, _) in VERDICTS {
@@ -92,7 +97,7 @@ fn row(code: Code) -> Value {
     let (exit, status, retry) = outcome::of(code);
     json!({
         "code": code.name(), "title": code.title(), "fault": code.fault().word(), "advice": code.advice(),
-        "exit": exit.number(), "status": status, "retry": retry.word(),
+        "exit": exit.number(), "status": status, "retry": retry.word(), "reserved": code.is_reserved(),
     })
 }
 
