@@ -19,6 +19,9 @@ pub(crate) struct DemoArgs {
     /// Leave the directory of the demo, with keys that are not encrypted
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Open no page at the end. There is none yet, so nothing is opened with or without it
+    #[arg(long)]
+    pub(crate) no_open: bool,
 }
 
 /// Plays it; each line is told when it has happened.
