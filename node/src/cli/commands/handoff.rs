@@ -361,9 +361,14 @@ fn report(answer: Value) -> Outcome {
                 let (seq, cid) = (view::number(cut, "/seq"), format::short(view::text(cut, "/cid")));
                 page.mark(Mark::Warning, format!("cut    seq {seq} ({cid}): kept as evidence"));
             }
-            page.plain(format!(
-                "{to} holds {session}.  {from} may still write other sessions: throughline revoke {from}"
-            ));
+            let next = if from == "self" {
+                format!("It is read here as before: throughline log {session}")
+            } else {
+                // A peer is named in full: a short principal names nobody.
+                let named = view::text(&answer, "/from/peer");
+                format!("{from} may still write other sessions: throughline revoke {named}")
+            };
+            page.plain(format!("{to} holds {session}.  {next}"));
         }
         "waiting" if view::text(&answer, "/phase") == "rollback" => {
             page.mark(
@@ -424,6 +429,17 @@ mod tests {
         ] {
             assert_eq!(exit(&answer), expected, "{answer}");
         }
+    }
+
+    #[test]
+    fn a_move_off_this_node_does_not_advise_to_revoke_it() {
+        let mut answer =
+            json!({"state": "done", "session": "S", "from": {"peer": "self"}, "to": {"peer": "server-b"}});
+        let shown = report(answer.clone()).page.render(Styles::plain());
+        assert!(shown.contains("throughline log S") && !shown.contains("revoke"), "{shown}");
+        answer["from"]["peer"] = "server-a".into();
+        let shown = report(answer).page.render(Styles::plain());
+        assert!(shown.contains("throughline revoke server-a"), "{shown}");
     }
 
     #[test]

@@ -80,6 +80,9 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value) -> Page {
     let limit = if args.all || args.problems { usize::MAX } else { SHOWN };
     for session in shown.into_iter().take(limit) {
         page.row(row(session));
+        if args.session.is_none() {
+            replicas(ctx, &mut page, session);
+        }
     }
     if sessions.len() > limit {
         page.plain(format!("… and {} more (--all)", sessions.len() - limit));
@@ -122,6 +125,22 @@ fn details(ctx: &Context, page: &mut Page, session: &Value) {
         view::text(session, "/class"),
         anchored.as_u64().map_or("nowhere yet".to_owned(), |seq| format!("through seq {seq}")),
     ));
+    replicas(ctx, page, session);
+    for problem in view::items(session, "/problems") {
+        let shown = match problem.as_str() {
+            Some(code) => code.to_owned(),
+            None => {
+                let (code, message) = (view::text(problem, "/code"), view::text(problem, "/message"));
+                format!("{code}: {message}   fix: {}", view::text(problem, "/fix"))
+            }
+        };
+        page.mark(Mark::Warning, shown);
+    }
+    page.plain(format!("session {}", view::text(session, "/session")));
+}
+
+/// Which head each peer was last seen with: a row each, below the session's own.
+fn replicas(ctx: &Context, page: &mut Page, session: &Value) {
     for replica in view::items(session, "/replicas") {
         let age = view::number(replica, "/seenAgeMs");
         let seen =
@@ -134,15 +153,4 @@ fn details(ctx: &Context, page: &mut Page, session: &Value) {
             format!("seen {seen}"),
         ]);
     }
-    for problem in view::items(session, "/problems") {
-        let shown = match problem.as_str() {
-            Some(code) => code.to_owned(),
-            None => {
-                let (code, message) = (view::text(problem, "/code"), view::text(problem, "/message"));
-                format!("{code}: {message}   fix: {}", view::text(problem, "/fix"))
-            }
-        };
-        page.mark(Mark::Warning, shown);
-    }
-    page.plain(format!("session {}", view::text(session, "/session")));
 }
