@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use throughline_testnet::Lab;
 
 use crate::journeys::{lab, text};
+use crate::support::schema::Schemas;
 
 /// The demo's directories below the lab's own temporary directory.
 fn left_behind(lab: &Lab) -> Result<Vec<String>> {
@@ -30,6 +31,8 @@ fn check_01_the_demo_moves_verifies_and_refuses() -> Result<()> {
     assert_eq!(report["tamper"]["code"], "E_CID_MISMATCH", "{report}");
     assert_eq!(report["tamper"]["stored"], 0, "{report}");
     assert!(["revoked-tail", "fenced-tail"].contains(&text(&report, "/forged/verdict")?), "{report}");
+    let faults = Schemas::load().faults(&report);
+    assert!(faults.is_empty(), "{}\n{report}", faults.join("\n"));
     println!("the demo took {} ms", report["elapsedMs"]);
     assert_eq!(left_behind(&lab)?, [] as [String; 0]);
     Ok(())
@@ -81,7 +84,8 @@ fn an_interrupted_demo_leaves_nothing_behind() -> Result<()> {
 #[test]
 fn a_kept_demo_says_where_it_is() -> Result<()> {
     let lab = lab()?;
-    let report = demo(&lab, &["--keep"]).json()?.expect(0)?;
+    // A script may ask for no page already; there is none yet.
+    let report = demo(&lab, &["--keep", "--no-open"]).json()?.expect(0)?;
     let kept = std::path::PathBuf::from(text(&report, "/kept")?);
     for name in ["server-a", "server-b", "desktop", "stranger"] {
         assert!(kept.join(name).join("config.toml").is_file(), "{name} in {}", kept.display());

@@ -38,6 +38,38 @@ impl Held {
     }
 }
 
+/// Kinds whose answers another test holds against their schemas, because they take more than a node: and which one.
+const ELSEWHERE: &[(&str, &str)] = &[("demo", "check_01_the_demo_moves_verifies_and_refuses")];
+
+/// What another node answers about a session that it gets from this one.
+fn hold_transfers(held: &Held, session: &str, place: &Path) {
+    let serving = held.cli.serve(&[]);
+    let ticket = held.run(&["id"])["ticket"].as_str().map(str::to_owned).unwrap();
+    let page = held.cli.run(&["api", "curl", &format!("/v1/sessions/{session}/entries?limit=1")]);
+    held.check(&["api", "curl"], serde_json::from_str(&page.stdout).unwrap());
+    let reader = Cli::new(place.join("b"));
+    reader.ok(&["init", "--owner", "none"]);
+    let answers = ["audit", "fetch"].map(|command| reader.json(&[command, session, "--from", &ticket]));
+    for (rc, answer) in answers {
+        assert_eq!(rc, 0, "{answer}");
+        held.check(&["fetch or audit"], answer);
+    }
+    assert_eq!(serving.stop(), 0);
+}
+
+/// Evidence of every kind that the fixtures give, on its way out and in.
+fn hold_evidence(held: &Held, place: &Path) {
+    for fixture in ["forked", "revoked-tail", "fenced-tail"] {
+        let taken = held.cli.json(&["import", &path(&format!("fixtures/{fixture}.car"))]).1;
+        let session = taken["session"].as_str().unwrap_or_else(|| panic!("{taken}"));
+        held.run(&["fork", session]);
+        let file = place.join(format!("{fixture}-evidence.car")).display().to_string();
+        let exported = held.run(&["fork", "export", session, "-o", &file]);
+        assert_eq!(exported["kind"], "evidence", "{exported}");
+        held.run(&["fork", "import", &file]);
+    }
+}
+
 fn path(below: &str) -> String {
     root().join("examples").join(below).display().to_string()
 }
@@ -57,6 +89,9 @@ fn check_38_answers_are_what_their_schemas_say() {
         &["list"][..],
         &["status"],
         &["show", session],
+        &["show", &format!("{session}:0")],
+        &["show", &format!("{session}:head")],
+        &["log", session],
         &["verify", session],
         &["id"],
         &["peer", "list"],
@@ -91,6 +126,13 @@ fn check_38_answers_are_what_their_schemas_say() {
     for fixture in ["valid", "sealed", "incomplete", "forked", "revoked-tail", "fenced-tail", "corrupt"] {
         let answer = held.run(&["verify", &path(&format!("fixtures/{fixture}.car"))]);
         assert_eq!(answer["verdict"], fixture);
+    }
+    hold_transfers(&held, session, place.path());
+    hold_evidence(&held, place.path());
+    let tests = crate::support::tests::all();
+    for (kind, test) in ELSEWHERE {
+        assert!(tests.contains_key(*test), "{kind} is held by {test}, which is not there");
+        held.met.borrow_mut().insert((*kind).to_owned());
     }
     let unmet: Vec<&str> = held.schemas.kinds().filter(|kind| !held.met.borrow().contains(*kind)).collect();
     assert!(unmet.is_empty(), "schemas that no answer was held against: {unmet:?}");
