@@ -59,12 +59,6 @@ impl Context {
         self.global.timeout
     }
 
-    /// Whether absolute times and full ids are wanted.
-    #[must_use]
-    pub(crate) fn is_verbose(&self) -> bool {
-        self.out.loudness() == Loudness::Verbose
-    }
-
     /// How often `-v` was given.
     #[must_use]
     pub(crate) fn verbosity(&self) -> u8 {

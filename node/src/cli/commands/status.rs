@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::api::error::Answer;
 use crate::cli::context::Context;
-use crate::cli::output::Outcome;
+use crate::cli::output::{Loudness, Outcome};
 use crate::cli::page::{Mark, Page};
 use crate::cli::{format, resolve, view};
 
@@ -81,7 +81,7 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value) -> Page {
     for session in shown.into_iter().take(limit) {
         page.row(row(session));
         if args.session.is_none() {
-            replicas(ctx, &mut page, session);
+            replicas(&mut page, session, ctx.out().loudness());
         }
     }
     if sessions.len() > limit {
@@ -125,7 +125,7 @@ fn details(ctx: &Context, page: &mut Page, session: &Value) {
         view::text(session, "/class"),
         anchored.as_u64().map_or("nowhere yet".to_owned(), |seq| format!("through seq {seq}")),
     ));
-    replicas(ctx, page, session);
+    replicas(page, session, ctx.out().loudness());
     for problem in view::items(session, "/problems") {
         let shown = match problem.as_str() {
             Some(code) => code.to_owned(),
@@ -140,11 +140,14 @@ fn details(ctx: &Context, page: &mut Page, session: &Value) {
 }
 
 /// Which head each peer was last seen with: a row each, below the session's own.
-fn replicas(ctx: &Context, page: &mut Page, session: &Value) {
+fn replicas(page: &mut Page, session: &Value, loudness: Loudness) {
     for replica in view::items(session, "/replicas") {
         let age = view::number(replica, "/seenAgeMs");
-        let seen =
-            if ctx.is_verbose() { format!("{} ({age} ms)", format::ago(age)) } else { format::ago(age) };
+        let seen = if loudness == Loudness::Verbose {
+            format!("{} ({age} ms)", format::ago(age))
+        } else {
+            format::ago(age)
+        };
         page.row([
             format!("  {}", format::short(view::text(replica, "/peer"))),
             format!("seq {}", view::number(replica, "/head/seq")),
@@ -152,5 +155,34 @@ fn replicas(ctx: &Context, page: &mut Page, session: &Value) {
             view::text(replica, "/relation").to_owned(),
             format!("seen {seen}"),
         ]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::page::Styles;
+
+    #[test]
+    fn who_has_which_head_stands_below_the_session() {
+        let session = json!({
+            "session": "S", "head": {"seq": 7}, "holder": {"self": true}, "verdict": "valid", "title": "Fix it",
+            "replicas": [{"peer": "server-b", "head": {"seq": 5}, "epoch": 0, "relation": "behind", "seenAgeMs": 4_000}],
+        });
+        let shown = |loudness| {
+            let mut page = Page::default();
+            page.row(row(&session));
+            replicas(&mut page, &session, loudness);
+            page.render(Styles::plain())
+        };
+        let text = shown(Loudness::Normal);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() == 2 && lines[0].starts_with("S "), "{text}");
+        for word in ["  server-b", "seq 5", "epoch 0", "behind", "seen"] {
+            assert!(lines[1].contains(word), "{text}");
+        }
+        assert!(!text.contains("4000 ms") && shown(Loudness::Verbose).contains("(4000 ms)"), "{text}");
     }
 }
