@@ -229,7 +229,7 @@ pub(super) fn expect_room(node: &Node) -> Answer<()> {
         return Ok(());
     }
     let what = format!("the store holds {held} bytes, at most {most} may be held");
-    Err(Problem::new(Code::Quota, what).hint("throughline config show limits.store_max"))
+    Err(Problem::new(Code::Quota, what).hint("throughline config show"))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use throughline_protocol::limits;
 
 use super::super::fault::PeerFault;
 use super::super::shared::Shared;
-use super::providers::Provider;
+use super::providers::{Provider, Tries};
 use crate::api::error::Answer;
 
 /// What came of asking for blobs.
@@ -68,14 +68,22 @@ impl Shared {
         blocks: &mut Vec<Block>,
     ) -> Answer<Result<(), PeerFault>> {
         let idle = self.node()?.config().limits.idle_timeout;
-        if let Err(fault) = self.reach(provider, idle).await {
-            return Ok(Err(fault));
-        }
         let credentials = self.credentials(provider.peer, owner, provider.grant.clone()).await?;
         let wanted: Vec<Cid> = wanted.iter().copied().collect();
+        let mut tries = Tries::default();
         for cids in wanted.chunks(limits::BLOBS_MAX) {
-            if let Err(fault) = self.ask_blocks(provider.peer, &credentials, cids, idle, blocks).await {
-                return Ok(Err(fault));
+            let before = blocks.len();
+            loop {
+                let asked = match self.reach(provider, idle).await {
+                    Ok(_) => self.ask_blocks(provider.peer, &credentials, cids, idle, blocks).await,
+                    Err(fault) => return Ok(Err(fault)),
+                };
+                let Err(fault) = asked else { break };
+                if let Err(fault) = tries.again(fault).await {
+                    return Ok(Err(fault));
+                }
+                // The same are asked for again.
+                blocks.truncate(before);
             }
         }
         Ok(Ok(()))

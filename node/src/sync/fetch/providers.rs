@@ -9,6 +9,7 @@ use libp2p::{Multiaddr, PeerId};
 use throughline_protocol::code::Code;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::sync::range::Charged;
 use throughline_protocol::ticket::{PeerTicket, SessionTicket, Ticket};
 use throughline_protocol::wire::Credentials;
 use throughline_protocol::wire::chain::{ChainAsk, HeadState, OwnerState};
@@ -149,12 +150,18 @@ impl Shared {
         owner: Option<OwnerState>,
         within: Duration,
     ) -> Result<Answered, PeerFault> {
-        let road = self.reach(&provider, within).await?;
         let credentials =
             self.credentials(provider.peer, owner.map(|owner| owner.owner), provider.grant.clone()).await;
         let credentials = credentials.map_err(|problem| PeerFault::ours(&problem))?;
-        let ask = ChainAsk::Heads { owners: owner.into_iter().collect(), sessions: vec![session] };
-        let told = self.ask_heads(provider.peer, &credentials, ask).await?;
+        let mut tries = Tries::default();
+        let (road, told) = loop {
+            let road = self.reach(&provider, within).await?;
+            let ask = ChainAsk::Heads { owners: owner.into_iter().collect(), sessions: vec![session] };
+            match self.ask_heads(provider.peer, &credentials, ask).await {
+                Ok(told) => break (road, told),
+                Err(fault) => tries.again(fault).await?,
+            }
+        };
         let state = told.sessions.into_iter().find(|head| head.session == session);
         let head = state.as_ref().map(mark_of);
         if let Some(head) = head {
@@ -163,6 +170,32 @@ impl Shared {
         let reference = state.and_then(|state| state.reference);
         let owner = told.owners.into_iter().find(|told| owner.is_some_and(|asked| asked.owner == told.owner));
         Ok(Answered { provider, credentials, road, head, reference, owner })
+    }
+}
+
+/// How often a peer that was reached is asked again at once when the line breaks: two peers that dial each other at the same time
+/// have two connections for a moment, and one of them goes.
+const TRIES: u32 = 3;
+/// The pause before the first of these; it doubles.
+const TRY_AFTER: Duration = Duration::from_millis(100);
+
+/// How often a peer was asked again.
+#[derive(Default)]
+pub(super) struct Tries(u32);
+
+impl Tries {
+    /// Waits before the next try.
+    ///
+    /// # Errors
+    /// `fault`, when another try would be of no use: it was too often, the peer was too slow, or it is to blame.
+    pub(super) async fn again(&mut self, fault: PeerFault) -> Result<(), PeerFault> {
+        let may_pass = fault.charged == Charged::Nobody && fault.reject.code == Code::Unreachable;
+        if !may_pass || self.0 >= TRIES {
+            return Err(fault);
+        }
+        tokio::time::sleep(TRY_AFTER * (1 << self.0)).await;
+        self.0 += 1;
+        Ok(())
     }
 }
 
@@ -203,4 +236,30 @@ fn of_ticket(ticket: Ticket) -> Answer<Option<Provider>> {
         .ok_or_else(|| Problem::new(Code::InputFormat, "not a ticket: its peer key is no key"))?;
     let addrs = peers::read_addrs(&addresses)?;
     Ok(Some(Provider { peer, key, alias: None, principal, grant, addrs }))
+}
+
+#[cfg(test)]
+mod tests {
+    use throughline_protocol::code::Reject;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_that_breaks_is_tried_again_and_not_for_ever() {
+        let broken = || PeerFault::nobodys(Code::Unreachable, "the connection is gone");
+        let (mut tries, began) = (Tries::default(), tokio::time::Instant::now());
+        for _ in 0..TRIES {
+            assert_eq!(tries.again(broken()).await, Ok(()));
+        }
+        assert_eq!(began.elapsed(), Duration::from_millis(700));
+        assert_eq!(tries.again(broken()).await, Err(broken()));
+        // Neither is one that was too slow, nor one that is to blame.
+        let others = [
+            PeerFault::nobodys(Code::Timeout, "nothing came"),
+            PeerFault::peers(Reject::new(Code::SyncUnsolicited, "not asked for")),
+        ];
+        for fault in others {
+            assert_eq!(Tries::default().again(fault.clone()).await, Err(fault));
+        }
+    }
 }
