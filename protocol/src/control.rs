@@ -188,6 +188,9 @@ impl Tombstone {
                 genesis: fields.need("genesis", schema::entry)?,
             })
         });
+        let ts = fields.need("ts", schema::millis)?;
+        let signer = fields.need("signer", schema::principal)?;
+        let capability = fields.need("capability", schema::cap)?;
         let keep: Vec<Keep> =
             fields.maybe("keep", schema::list(limits::TOMBSTONE_KEEP_MAX, keep))?.unwrap_or_default();
         if !keep.is_sorted_by(|a, b| (a.genesis, a.head) < (b.genesis, b.head)) {
@@ -197,9 +200,9 @@ impl Tombstone {
             ));
         }
         Ok(Tombstone {
-            ts: fields.need("ts", schema::millis)?,
-            signer: fields.need("signer", schema::principal)?,
-            capability: fields.need("capability", schema::cap)?,
+            ts,
+            signer,
+            capability,
             keep,
             reason: fields.maybe("reason", schema::name)?,
             ext: fields.maybe("x", schema::ext)?,

@@ -6,7 +6,7 @@ import { refuse } from './codes.js'
 import * as limits from './limits.js'
 import {
   agent, block, bytes, cap, closed, entry, ext, fields, id, label, list, ms, name, notSigner, oneOf, openList, openMap, principal,
-  seedPath, skip, text, typeFault, uint, version
+  seedPath, skipIsPrev, text, typeFault, uint, version
 } from './schema.js'
 
 // A table is in the order in which fields are judged (R-BY-6). `type` is judged before any of them.
@@ -25,8 +25,9 @@ const CHAIN = {
   genesis: entry,
   prev: entry,
   'epoch?': uint,
-  'skip?': skip,
-  '!seq': (map) => { if (map.get('seq') === 0) refuse('E_SEQ', 'only a genesis has seq 0') }
+  'skip?': entry,
+  '!seq': (map) => { if (map.get('seq') === 0) refuse('E_SEQ', 'only a genesis has seq 0') },
+  '!skip': skipIsPrev
 }
 const ENTRY = { ...HEADER, ...CHAIN }
 
@@ -155,7 +156,7 @@ export const TYPES = new Map(Object.entries({
   CapabilityTombstone: {
     ...OURS_BY_ITSELF,
     max: limits.CONTROL,
-    shape: fields({ 'keep?': keep, ...OURS, capability: cap, 'reason?': name, ...OUR_END })
+    shape: fields({ ...OURS, capability: cap, 'keep?': keep, 'reason?': name, ...OUR_END })
   },
   Ref: seedType({
     'space?': principal,

@@ -52,10 +52,9 @@ export const entry = (value) => {
   if (value.multihash.code !== SHA2_256) refuse('E_CID_HASH', 'a sha2-256 link expected')
 }
 
-/** A skip that is left out when it is prev. */
-export const skip = (value, map) => {
-  entry(value)
-  if (value.equals(map.get('prev'))) refuse('E_CBOR_NONCANON', 'skip is prev')
+/** A rule that a skip is left out when it is prev. */
+export const skipIsPrev = (map) => {
+  if (map.get('skip')?.equals(map.get('prev'))) refuse('E_CBOR_NONCANON', 'skip is prev')
 }
 
 /** A version that this program knows is never written; a higher one was refused before. */

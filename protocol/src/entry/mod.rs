@@ -181,27 +181,26 @@ impl Entry {
             ));
         }
         check_version_spelling(map)?;
-        // Where a payload has to be there, an empty map is a payload without its fields, not one that is spelled out.
-        let payload_ref = schema::map(read_payload_ref);
-        let entry = Entry {
-            ts: fields.need("ts", schema::millis)?,
-            signer: fields.need("signer", schema::principal)?,
-            authority: read_authority(map, &fields)?,
-            place: if is_genesis { None } else { Some(read_place(&fields)?) },
-            body: body::read(&type_name, &fields)?,
-            payload: if required.contains(&"payload") {
-                Some(fields.need("payload", payload_ref)?)
-            } else {
-                fields.maybe("payload", payload_ref)?
-            },
-            ext: fields.maybe("x", schema::ext)?,
-        };
-        if let Body::Genesis(genesis) = &entry.body
-            && genesis.holder == Some(entry.signer)
+        // In the order of R-BY-6: which of several faults is told is part of the protocol.
+        let ts = fields.need("ts", schema::millis)?;
+        let signer = fields.need("signer", schema::principal)?;
+        let authority = read_authority(map, &fields)?;
+        let place = if is_genesis { None } else { Some(read_place(&fields)?) };
+        let body = body::read(&type_name, &fields)?;
+        if let Body::Genesis(genesis) = &body
+            && genesis.holder == Some(signer)
         {
             return Err(Reject::new(Code::CborNoncanon, "`holder` equals `signer`"));
         }
-        Ok(entry)
+        // Where a payload has to be there, an empty map is a payload without its fields, not one that is spelled out.
+        let payload_ref = schema::map(read_payload_ref);
+        let payload = if required.contains(&"payload") {
+            Some(fields.need("payload", payload_ref)?)
+        } else {
+            fields.maybe("payload", payload_ref)?
+        };
+        let ext = fields.maybe("x", schema::ext)?;
+        Ok(Entry { ts, signer, authority, place, body, payload, ext })
     }
 }
 

@@ -31,7 +31,10 @@ fn main() -> ExitCode {
     };
     let plan = Plan::new(arguments.seed, Counts::of_blobs(arguments.blobs), Vec::new());
     let total = plan.len();
-    let progress = |done| eprintln!("{done} of {total}, {} s", began.elapsed().as_secs());
+    let progress = |run::Progress { compared, differences }| {
+        let seconds = began.elapsed().as_secs();
+        eprintln!("{compared} of {total}, {differences} differences, {seconds} s");
+    };
     let outcome = match run::compare(&plan, &differ, &progress) {
         Ok(outcome) => outcome,
         Err(error) => return failed(&error),

@@ -49,6 +49,15 @@ pub struct Outcome {
     pub difference_count: u64,
 }
 
+/// How far a comparison is: what a run that is broken off has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Records that were compared.
+    pub compared: u64,
+    /// Differences among them.
+    pub differences: u64,
+}
+
 /// Why there was no comparison.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -102,18 +111,24 @@ fn check_node() -> Result<(), RunError> {
     }
 }
 
-/// Asks both everything that the plan holds, with one process a processor. `progress` is called now and then with the number of
-/// records compared. A record on which the other verifier dies is a difference; the next ones are asked of a new process.
+/// Asks both everything that the plan holds, with one process a processor. `progress` is called at each difference and now and
+/// then. A record on which the other verifier dies is a difference; the next ones are asked of a new process.
 ///
 /// # Errors
 /// When the other verifier cannot be run, or dies again and again.
-pub fn compare(plan: &Plan, differ: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, RunError> {
+pub fn compare(
+    plan: &Plan,
+    differ: &Path,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Outcome, RunError> {
     let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get() as u64);
-    let done = AtomicU64::new(0);
-    let count = || {
-        let count = done.fetch_add(1, Ordering::Relaxed) + 1;
-        if count.is_multiple_of(10_000) {
-            progress(count);
+    let (done, differing) = (AtomicU64::new(0), AtomicU64::new(0));
+    let count = |noted: Noted| {
+        let compared = done.fetch_add(1, Ordering::Relaxed) + 1;
+        let more = u64::from(noted == Noted::Difference);
+        let differences = differing.fetch_add(more, Ordering::Relaxed) + more;
+        if noted == Noted::Difference || compared.is_multiple_of(10_000) {
+            progress(Progress { compared, differences });
         }
     };
     let results: Vec<Result<Outcome, RunError>> = std::thread::scope(|scope| {
@@ -142,16 +157,25 @@ impl Outcome {
     }
 
     /// Compares one pair of answers.
-    fn note(&mut self, record: Record, rust: String, javascript: String) {
+    fn note(&mut self, record: Record, rust: String, javascript: String) -> Noted {
         self.compared += 1;
         self.taken += u64::from(is_taken(record.kind, &rust));
-        if javascript != rust {
-            self.difference_count += 1;
-            if self.differences.len() < KEPT_MAX {
-                self.differences.push(Difference { record, rust, javascript });
-            }
+        if javascript == rust {
+            return Noted::Alike;
         }
+        self.difference_count += 1;
+        if self.differences.len() < KEPT_MAX {
+            self.differences.push(Difference { record, rust, javascript });
+        }
+        Noted::Difference
     }
+}
+
+/// What a pair of answers is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Noted {
+    Alike,
+    Difference,
 }
 
 /// What one process is asked: every `jobs`th record.
@@ -160,7 +184,7 @@ struct Share<'a> {
     plan: &'a Plan,
     differ: &'a Path,
     jobs: u64,
-    done: &'a (dyn Fn() + Sync),
+    done: &'a (dyn Fn(Noted) + Sync),
 }
 
 /// What was asked and what this implementation answers, on its way to be compared.
@@ -184,7 +208,7 @@ impl Share<'_> {
             let record = self.plan.record(next);
             let rust = Answerer::default().answer(&record);
             let last = said.lines().next().unwrap_or_default();
-            outcome.note(record, rust, format!("no answer, it ended with {last:?}"));
+            (self.done)(outcome.note(record, rust, format!("no answer, it ended with {last:?}")));
             next += self.jobs;
         }
         let (got, said) = (outcome.compared, format!("died {DEATHS_MAX} times"));
@@ -241,8 +265,7 @@ impl Share<'_> {
                 return Ok((outcome, Some(ended(child))));
             };
             let rust = answerer.answer(&record);
-            outcome.note(record, rust, javascript);
-            (self.done)();
+            (self.done)(outcome.note(record, rust, javascript));
         }
         drop(stdin);
         let _ = ended(child);
@@ -254,8 +277,7 @@ impl Share<'_> {
         let mut outcome = Outcome::default();
         for (record, rust) in asked {
             let Some(Ok(javascript)) = lines.next() else { break };
-            outcome.note(record, rust, javascript);
-            (self.done)();
+            (self.done)(outcome.note(record, rust, javascript));
         }
         outcome
     }
