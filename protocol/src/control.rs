@@ -313,7 +313,8 @@ impl Ref {
             space: fields.maybe("space", schema::principal)?,
             capability: fields.maybe("capability", schema::cap)?,
             path: fields.maybe("path", seed_path)?,
-            heads: fields.need("heads", schema::list(limits::ENTRY_LINKS_MAX, schema::block))?,
+            // Links are counted before the schema, so there are no more than a blob may have.
+            heads: fields.need("heads", schema::list(usize::MAX, schema::block))?,
             genesis_blob: fields.maybe("genesisBlob", schema::block)?,
             generation: fields.maybe("generation", schema::uint)?.unwrap_or(0),
             private: fields.maybe("visibility", schema::word(&[("Private", true)]))?.unwrap_or(false),
