@@ -215,7 +215,6 @@ pub struct Engine {
     busy: BTreeMap<(SessionId, PeerKey), Standing>,
     claims: Claims,
     outputs: VecDeque<Output>,
-    dropped: u64,
 }
 
 impl Engine {
@@ -230,14 +229,7 @@ impl Engine {
             busy: BTreeMap::new(),
             claims: Claims::default(),
             outputs: VecDeque::new(),
-            dropped: 0,
         }
-    }
-
-    /// Hints that found no room, and answers to what was not asked. For a counter.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped
     }
 
     /// What has to be done next, in order. Call until it gives `None` after each [`Engine::handle`].
@@ -295,7 +287,6 @@ impl Engine {
             return;
         }
         if self.peers.len() >= self.limits.peers_max {
-            self.dropped += 1;
             return;
         }
         self.peers.insert(key, Peer { standing, state: State::Queued, next: Some(scope), attempts: 0 });
@@ -319,10 +310,7 @@ impl Engine {
             State::Running(scope, standing) => Some((peer, scope, standing)),
             State::Queued | State::Pausing(_) => None,
         });
-        let Some((peer, scope, standing)) = found else {
-            self.dropped += 1;
-            return;
-        };
+        let Some((peer, scope, standing)) = found else { return };
         if let Some(at) = self.running.iter().position(|running| *running == standing) {
             self.running.swap_remove(at);
         }
@@ -345,8 +333,6 @@ impl Engine {
     fn wait_for(&mut self, peer: PeerKey, standing: Standing, session: SessionId) {
         if self.busy.len() < self.limits.busy_max || self.busy.contains_key(&(session, peer)) {
             self.busy.insert((session, peer), standing);
-        } else {
-            self.dropped += 1;
         }
     }
 

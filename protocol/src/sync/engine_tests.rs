@@ -100,8 +100,7 @@ fn one_comparison_with_a_peer_runs_and_one_waits() {
     assert_eq!(hint(&mut engine, 1, known, Scope::Session(session(2))), []);
     assert_eq!(end(&mut engine, at(0), 1, End::Done), [compare(1, Scope::All)]);
     assert_eq!(end(&mut engine, at(0), 1, End::Done), []);
-    assert_eq!(end(&mut engine, at(0), 1, End::Done), []);
-    assert_eq!(engine.dropped(), 1, "it was answered already");
+    assert_eq!(end(&mut engine, at(0), 1, End::Done), [], "it was answered already");
 }
 
 #[test]
