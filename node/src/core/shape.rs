@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::str::FromStr;
 
 use serde_json::{Value, json};
 use throughline_protocol::block::{Decoded, Signed};
@@ -46,15 +47,57 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
-/// What this node may do in a session, as one word.
-#[must_use]
-pub fn state_word(row: &SessionRow) -> &'static str {
-    match row.state {
-        SessionState::Frozen { .. } => "frozen",
-        SessionState::Retired { .. } => "retired",
-        SessionState::Active if row.summary.verdict == "sealed" => "sealed",
-        SessionState::Active if row.summary.holder.is_none() => "suspended",
-        SessionState::Active => "active",
+/// What a session may be in here, as one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its holder may append.
+    Active,
+    /// It stands still for a move.
+    Frozen,
+    /// This node handed it over.
+    Retired,
+    /// It has ended.
+    Sealed,
+    /// Nobody holds it.
+    Suspended,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 5] =
+        [State::Active, State::Frozen, State::Retired, State::Sealed, State::Suspended];
+
+    /// The state of a session that is held.
+    #[must_use]
+    pub fn of(row: &SessionRow) -> Self {
+        match row.state {
+            SessionState::Frozen { .. } => State::Frozen,
+            SessionState::Retired { .. } => State::Retired,
+            SessionState::Active if row.summary.verdict == "sealed" => State::Sealed,
+            SessionState::Active if row.summary.holder.is_none() => State::Suspended,
+            SessionState::Active => State::Active,
+        }
+    }
+
+    /// The word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Active => "active",
+            State::Frozen => "frozen",
+            State::Retired => "retired",
+            State::Sealed => "sealed",
+            State::Suspended => "suspended",
+        }
+    }
+}
+
+impl FromStr for State {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = State::ALL.into_iter().find(|state| state.word() == word);
+        found.ok_or_else(|| format!("expected one of {}", State::ALL.map(State::word).join(", ")))
     }
 }
 
@@ -80,7 +123,7 @@ pub fn session(row: &SessionRow, own: Principal, aliases: &Aliases, problems: Ve
         "agent": row.agent,
         "owner": row.owner.to_string(),
         "class": summary.class.word(),
-        "state": state_word(row),
+        "state": State::of(row).word(),
         "holder": summary.holder.map(|holder| json!({
             "principal": holder.to_string(), "alias": aliases.get(&holder), "self": holder == own,
         })),

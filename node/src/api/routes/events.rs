@@ -322,7 +322,7 @@ fn told_of_other(reader: &Reader, event: &Event, filter: &Filter) -> Answer<Vec<
             vec![("fork", json!({"session": session.to_string(), "shows": kind, "id": id.to_string()}))]
         }
         Change::State { session } if about(session) => {
-            let state = reader.session(*session)?.map(|row| crate::core::shape::state_word(&row));
+            let state = reader.session(*session)?.map(|row| crate::core::shape::State::of(&row).word());
             vec![("state", json!({"session": session.to_string(), "state": state}))]
         }
         Change::Forgotten { session } if about(session) => {

@@ -1,6 +1,7 @@
 //! What handlers read: query parameters, ids in paths, JSON and CBOR bodies. Every refusal says what was expected.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::ops::Deref;
 use std::str::FromStr;
 
@@ -33,8 +34,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let read = axum::extract::Query::from_request_parts(parts, state).await;
-        read.map(|axum::extract::Query(map)| Query(map))
-            .map_err(|_| Problem::new(Code::ApiQuery, "the query string is not readable"))
+        read.map(|axum::extract::Query(map)| Query(map)).map_err(|_| {
+            Problem::new(
+                Code::ApiQuery,
+                "expected a query string of `name=value` pairs in UTF-8, percent-encoded, got another",
+            )
+        })
     }
 }
 
@@ -69,13 +74,18 @@ pub(super) fn session(text: &str) -> Answer<SessionId> {
 }
 
 /// A query parameter that must parse, if it is there.
-pub(super) fn maybe<T: FromStr>(query: &BTreeMap<String, String>, name: &str) -> Answer<Option<T>> {
+pub(super) fn maybe<T: FromStr<Err: Display>>(
+    query: &BTreeMap<String, String>,
+    name: &str,
+) -> Answer<Option<T>> {
     query
         .get(name)
         .filter(|text| !text.is_empty())
         .map(|text| {
-            text.parse()
-                .map_err(|_| Problem::new(Code::ApiQuery, format!("query parameter `{name}` is not usable")))
+            text.parse().map_err(|error: T::Err| {
+                let what = format!("query parameter `{name}`: got {:?}: {error}", shown(text));
+                Problem::new(Code::ApiQuery, what)
+            })
         })
         .transpose()
 }
@@ -97,21 +107,21 @@ pub(super) fn json(body: &Bytes) -> Answer<Value> {
 }
 
 /// A field of a JSON body that must be text and parse, if it is there.
-pub(super) fn field<T: FromStr>(body: &Value, name: &str) -> Answer<Option<T>> {
+pub(super) fn field<T: FromStr<Err: Display>>(body: &Value, name: &str) -> Answer<Option<T>> {
     match &body[name] {
         Value::Null => Ok(None),
-        Value::String(text) => text
-            .parse()
-            .map(Some)
-            .map_err(|_| Problem::new(Code::ApiBody, format!("`{name}` is not usable: {}", shown(text)))),
-        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            Err(Problem::new(Code::ApiBody, format!("expected text in `{name}`")))
+        Value::String(text) => text.parse().map(Some).map_err(|error: T::Err| {
+            Problem::new(Code::ApiBody, format!("`{name}`: got {:?}: {error}", shown(text)))
+        }),
+        other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            let what = format!("expected text in `{name}`, got {}", kind_of(other));
+            Err(Problem::new(Code::ApiBody, what))
         }
     }
 }
 
 /// A field that must be there.
-pub(super) fn need<T: FromStr>(body: &Value, name: &str) -> Answer<T> {
+pub(super) fn need<T: FromStr<Err: Display>>(body: &Value, name: &str) -> Answer<T> {
     field(body, name)?.ok_or_else(|| Problem::new(Code::ApiBody, format!("the body needs `{name}`")))
 }
 

@@ -162,3 +162,22 @@ async fn grants_of_a_session_are_its_owners_and_cover_it() {
     assert_eq!(listed(format!("&session={}", builder.session())).await, cids(&fitting));
     assert_eq!(listed(String::new()).await.len(), fitting.len() + others.len());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_that_cannot_be_read_is_told_with_what_was_expected() {
+    let home = tempfile::tempdir().unwrap();
+    let router = router(App::new(node(home.path())), None);
+    for (query, told) in [
+        (
+            "state=nosuch",
+            "query parameter `state`: got \"nosuch\": expected one of active, frozen, retired, sealed, suspended",
+        ),
+        ("limit=many", "query parameter `limit`: got \"many\": invalid digit found in string"),
+    ] {
+        let request = Request::get(format!("/v1/sessions?{query}")).body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!((&problem["code"], &problem["detail"]), (&json!("E_API_QUERY"), &json!(told)));
+    }
+}

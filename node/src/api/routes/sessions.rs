@@ -31,7 +31,7 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
     let agent: Option<AgentIri> = input::maybe(&query, "agent")?;
     let owner: Option<Principal> = input::maybe(&query, "owner")?;
     let limit: usize = input::maybe(&query, "limit")?.unwrap_or(100);
-    let state = query.get("state").cloned();
+    let state: Option<shape::State> = input::maybe(&query, "state")?;
     let mut after = query.get("cursor").map(|cursor| input::session(cursor)).transpose()?;
     let limit = limit.clamp(1, 500);
     app.act(move |node| {
@@ -40,7 +40,7 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
         let fits = |row: &SessionRow| {
             agent.as_ref().is_none_or(|agent| row.agent == agent.to_string())
                 && owner.is_none_or(|owner| row.owner == owner)
-                && state.as_deref().is_none_or(|state| shape::state_word(row) == state)
+                && state.is_none_or(|state| shape::State::of(row) == state)
         };
         let mut lookout = Lookout::new(node, &reader);
         let mut items = Vec::new();

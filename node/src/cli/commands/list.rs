@@ -1,5 +1,6 @@
 //! `list`: the sessions held here.
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use throughline_protocol::id::{AgentIri, Principal};
@@ -11,6 +12,7 @@ use crate::cli::link::Api;
 use crate::cli::output::{Outcome, Shape};
 use crate::cli::page::Page;
 use crate::cli::{format, refusal, view};
+use crate::core::shape::State;
 
 /// Arguments of `list`.
 #[derive(Debug, Args)]
@@ -29,30 +31,20 @@ pub(crate) struct ListArgs {
     pub(crate) limit: Option<u64>,
 }
 
-/// What a session may be in, as `status` calls it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum State {
-    /// Its holder may append
-    Active,
-    /// It stands still for a move
-    Frozen,
-    /// This node handed it over
-    Retired,
-    /// It has ended
-    Sealed,
-    /// Nobody holds it
-    Suspended,
-}
+impl ValueEnum for State {
+    fn value_variants<'a>() -> &'a [Self] {
+        &State::ALL
+    }
 
-impl State {
-    fn word(self) -> &'static str {
-        match self {
-            State::Active => "active",
-            State::Frozen => "frozen",
-            State::Retired => "retired",
-            State::Sealed => "sealed",
-            State::Suspended => "suspended",
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            State::Active => "Its holder may append",
+            State::Frozen => "It stands still for a move",
+            State::Retired => "This node handed it over",
+            State::Sealed => "It has ended",
+            State::Suspended => "Nobody holds it",
+        };
+        Some(PossibleValue::new(self.word()).help(help))
     }
 }
 
