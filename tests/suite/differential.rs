@@ -14,7 +14,7 @@ fn both_verifiers_give_the_same_answers() {
     let Some(differ) = second_verifier() else { return };
     let counts = Counts::LANDING;
     let plan = Plan::new(1, counts, vectors::sets_of_cases());
-    let outcome = run::compare(&plan, &differ, &|_| {}).unwrap_or_else(|error| panic!("{error}"));
+    let outcome = run::compare(&plan, &differ, 0, &|_| {}).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(outcome.compared, plan.len());
     assert!(outcome.compared >= counts.blobs + counts.sets);
     // If everything were refused, agreeing would be easy.

@@ -11,9 +11,15 @@ use throughline_tests::differ::run;
 /// Compares both verifiers on the vectors and on mutants, files and sets that a seed decides.
 #[derive(Parser)]
 struct Arguments {
-    /// Mutants of signed blobs; payloads, CIDs, files and sets are in proportion.
+    /// Mutants of signed blobs; payloads and CIDs are in proportion.
     #[arg(long, default_value_t = Counts::LANDING.blobs)]
     blobs: u64,
+    /// Random sets for selection; session files are in proportion. As many as blobs ask for, at most 50,000.
+    #[arg(long)]
+    sets: Option<u64>,
+    /// The first record that is asked: what went before is left out. A run that was broken off goes on with it.
+    #[arg(long, default_value_t = 0, value_name = "RECORD")]
+    from: u64,
     /// What decides the mutants.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -29,22 +35,23 @@ fn main() -> ExitCode {
         Ok(differ) => differ,
         Err(error) => return failed(&error),
     };
-    let plan = Plan::new(arguments.seed, Counts::of_blobs(arguments.blobs), Vec::new());
-    let total = plan.len();
-    let progress = |run::Progress { compared, differences }| {
-        let seconds = began.elapsed().as_secs();
-        eprintln!("{compared} of {total}, {differences} differences, {seconds} s");
-    };
-    let outcome = match run::compare(&plan, &differ, &progress) {
-        Ok(outcome) => outcome,
-        Err(error) => return failed(&error),
-    };
-    for difference in &outcome.differences {
+    let counts = Counts::of_blobs(arguments.blobs);
+    let counts = arguments.sets.map_or(counts, |sets| counts.with_sets(sets));
+    let plan = Plan::new(arguments.seed, counts, Vec::new());
+    let total = plan.len().saturating_sub(arguments.from);
+    // A run of hours may be broken off: what it finds is kept as it is found.
+    let progress = |run::Progress { compared, differences, found }: run::Progress<'_>| {
+        eprintln!("{compared} of {total}, {differences} differences, {} s", began.elapsed().as_secs());
+        let Some(difference) = found else { return };
         let kept = run::keep(&arguments.differences, difference);
         let place = kept.map_or_else(|error| error.to_string(), |file| file.display().to_string());
         let run::Difference { record, rust, javascript } = difference;
         println!("{:?} {place}\n  rust:       {rust}\n  javascript: {javascript}", record.kind);
-    }
+    };
+    let outcome = match run::compare(&plan, &differ, arguments.from, &progress) {
+        Ok(outcome) => outcome,
+        Err(error) => return failed(&error),
+    };
     let run::Outcome { compared, taken, difference_count, .. } = outcome;
     let seconds = began.elapsed().as_secs();
     println!("{compared} records in {seconds} s, {taken} taken by both, {difference_count} differences");

@@ -37,18 +37,24 @@ impl Counts {
     pub const LANDING: Counts =
         Counts { blobs: 100_000, payloads: 10_000, cids: 10_000, cars: 1_500, sets: 5_000 };
 
-    /// These counts with everything in the proportion of [`Counts::LANDING`] to that many blobs.
+    /// Sets that a run compares unless it is told how many: one costs as much as hundreds of blobs.
+    pub const SETS_MAX: u64 = 50_000;
+
+    /// That many blobs, everything else in the proportion of [`Counts::LANDING`]: sets, and files with them, up to
+    /// [`Counts::SETS_MAX`].
     #[must_use]
     pub fn of_blobs(blobs: u64) -> Self {
         let part = |count: u64| (count * blobs / Counts::LANDING.blobs).max(1);
         let landing = Counts::LANDING;
-        Counts {
-            blobs,
-            payloads: part(landing.payloads),
-            cids: part(landing.cids),
-            cars: part(landing.cars),
-            sets: part(landing.sets),
-        }
+        Counts { blobs, payloads: part(landing.payloads), cids: part(landing.cids), cars: 0, sets: 0 }
+            .with_sets(part(landing.sets).min(Counts::SETS_MAX))
+    }
+
+    /// These counts with that many sets, and files in the proportion of [`Counts::LANDING`] to them.
+    #[must_use]
+    pub fn with_sets(self, sets: u64) -> Self {
+        let cars = (Counts::LANDING.cars * sets / Counts::LANDING.sets).max(1);
+        Counts { cars, sets, ..self }
     }
 }
 

@@ -50,12 +50,14 @@ pub struct Outcome {
 }
 
 /// How far a comparison is: what a run that is broken off has shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
     /// Records that were compared.
     pub compared: u64,
     /// Differences among them.
     pub differences: u64,
+    /// The difference that was just found, if it is one of those that are kept.
+    pub found: Option<&'a Difference>,
 }
 
 /// Why there was no comparison.
@@ -111,31 +113,36 @@ fn check_node() -> Result<(), RunError> {
     }
 }
 
-/// Asks both everything that the plan holds, with one process a processor. `progress` is called at each difference and now and
-/// then. A record on which the other verifier dies is a difference; the next ones are asked of a new process.
+/// Asks both everything that the plan holds from record `from` on, with one process a processor. `progress` is called at each
+/// difference and every 10,000 records. A record on which the other verifier dies is a difference; the next ones are asked of a new
+/// process.
 ///
 /// # Errors
 /// When the other verifier cannot be run, or dies again and again.
 pub fn compare(
     plan: &Plan,
     differ: &Path,
-    progress: &(dyn Fn(Progress) + Sync),
+    from: u64,
+    progress: &(dyn Fn(Progress<'_>) + Sync),
 ) -> Result<Outcome, RunError> {
     let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get() as u64);
     let (done, differing) = (AtomicU64::new(0), AtomicU64::new(0));
-    let count = |noted: Noted| {
+    let count = |noted: Noted<'_>| {
         let compared = done.fetch_add(1, Ordering::Relaxed) + 1;
-        let more = u64::from(noted == Noted::Difference);
+        let (more, found) = match noted {
+            Noted::Alike => (0, None),
+            Noted::Difference(found) => (1, found),
+        };
         let differences = differing.fetch_add(more, Ordering::Relaxed) + more;
-        if noted == Noted::Difference || compared.is_multiple_of(10_000) {
-            progress(Progress { compared, differences });
+        if more > 0 || compared.is_multiple_of(10_000) {
+            progress(Progress { compared, differences, found });
         }
     };
     let results: Vec<Result<Outcome, RunError>> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..jobs)
             .map(|first| {
                 let share = Share { plan, differ, jobs, done: &count };
-                scope.spawn(move || share.ask(first))
+                scope.spawn(move || share.ask(from + first))
             })
             .collect();
         running.into_iter().map(|job| job.join().expect("a job that ends")).collect()
@@ -157,25 +164,27 @@ impl Outcome {
     }
 
     /// Compares one pair of answers.
-    fn note(&mut self, record: Record, rust: String, javascript: String) -> Noted {
+    fn note(&mut self, record: Record, rust: String, javascript: String) -> Noted<'_> {
         self.compared += 1;
         self.taken += u64::from(is_taken(record.kind, &rust));
         if javascript == rust {
             return Noted::Alike;
         }
         self.difference_count += 1;
-        if self.differences.len() < KEPT_MAX {
-            self.differences.push(Difference { record, rust, javascript });
+        if self.differences.len() >= KEPT_MAX {
+            return Noted::Difference(None);
         }
-        Noted::Difference
+        self.differences.push(Difference { record, rust, javascript });
+        Noted::Difference(self.differences.last())
     }
 }
 
 /// What a pair of answers is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Noted {
+#[derive(Clone, Copy, Debug)]
+enum Noted<'a> {
     Alike,
-    Difference,
+    /// With the difference, if it is kept.
+    Difference(Option<&'a Difference>),
 }
 
 /// What one process is asked: every `jobs`th record.
@@ -184,7 +193,7 @@ struct Share<'a> {
     plan: &'a Plan,
     differ: &'a Path,
     jobs: u64,
-    done: &'a (dyn Fn(Noted) + Sync),
+    done: &'a (dyn Fn(Noted<'_>) + Sync),
 }
 
 /// What was asked and what this implementation answers, on its way to be compared.
