@@ -1,23 +1,27 @@
 //! What is wrong with a session, each with the command that goes on: the `problems` of lists and `status`. `docs/OPERATIONS.md`.
 //!
-//! It decides from the row of a session, the grants of its owner, this node's sign guard where it is the holder, and the moves
-//! that it drives. Grants and moves are read once for all sessions, and a chain state only of a session that something is said
-//! about, so that a thousand sessions are told at once. It must never refuse anything: who may sign is for [`super::may`],
-//! whose order of refusals it keeps, so that what helps most stands alone. What cannot be read is a problem of its own.
+//! It decides from the row of a session, the grants of its owner, this node's sign guard where it is the holder, where the moves
+//! stand that it drives, and the time. Grants and moves are read once for all sessions, and a chain state only of a session that
+//! something is said about, so that a thousand sessions are told at once. It must never refuse anything: who may sign is for
+//! [`super::may`], whose order of refusals it keeps, so that what helps most stands alone. What cannot be read is a problem of its
+//! own. A move under way is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::{Grant, Role};
 use throughline_protocol::fork::Ending;
-use throughline_protocol::id::{AgentIri, Cid, Codec, HashKind, Principal, SessionId};
+use throughline_protocol::handoff::{Limits, MoveId};
+use throughline_protocol::id::{AgentIri, Cid, Codec, Epoch, HashKind, Principal, SessionId, UnixMillis};
 use throughline_protocol::verify::ChainState;
 use throughline_store::{Reader, SessionRow, SessionState};
 
-use super::Node;
 use super::controls::controls_of;
+use super::{Node, now};
 use crate::api::error::{Answer, Problem};
+use crate::moves::{Course, Driven, Halt, Halted};
 
 /// How a grant stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,34 +40,76 @@ pub struct Lookout<'a> {
     own: Principal,
     /// Owners whose grants were read, or why they could not be.
     owners: BTreeMap<Principal, Result<Writers, Problem>>,
-    /// Moves of this node that do not go on by themselves, as they are shown.
-    moves: BTreeMap<SessionId, Value>,
+    /// The moves that this node drives; one of a session is open at a time.
+    open: BTreeMap<SessionId, Driven>,
+    /// Those that it drove.
+    over: BTreeSet<MoveId>,
+    now: UnixMillis,
+    /// How long a step of a move may go without progress.
+    idle_max: Duration,
 }
 
 impl<'a> Lookout<'a> {
     /// Over a snapshot of the node's store.
     #[must_use]
     pub fn new(node: &Node, reader: &'a Reader) -> Self {
+        Lookout::at(node, reader, now())
+    }
+
+    /// As [`Lookout::new`], for a given time.
+    #[must_use]
+    pub fn at(node: &Node, reader: &'a Reader, now: UnixMillis) -> Self {
         // A node that moves no sessions has no desk.
-        let moves = node.moves().map(|desk| desk.halted().into_iter().collect()).unwrap_or_default();
-        Lookout { reader, own: node.principal(), owners: BTreeMap::new(), moves }
+        let desk = node.moves().ok();
+        let idle_max = desk.as_ref().map_or_else(|| Limits::default().idle_max, |desk| desk.idle_max());
+        let driven = desk.map(|desk| desk.courses()).unwrap_or_default();
+        let (over, open): (Vec<_>, Vec<_>) =
+            driven.into_iter().partition(|driven| driven.course == Course::Over);
+        Lookout {
+            reader,
+            own: node.principal(),
+            owners: BTreeMap::new(),
+            open: open.into_iter().map(|driven| (driven.session, driven)).collect(),
+            over: over.into_iter().map(|driven| driven.move_id).collect(),
+            now,
+            idle_max,
+        }
     }
 
     /// What is wrong with a session, as objects of `code`, `message` and `fix`.
     pub fn of(&mut self, row: &SessionRow) -> Vec<Value> {
         let mut found: Vec<Value> = by_verdict(row).into_iter().chain(behind(row)).collect();
-        let halted = self.moves.get(&row.session).map(|told| halted(row, told));
-        let is_moving = halted.is_some();
-        found.extend(halted);
+        if let Some(Driven { course: Course::Halted(why), .. }) = self.open.get(&row.session) {
+            found.push(halted(row, why));
+        }
         match row.state {
-            SessionState::Frozen { epoch, .. } if !is_moving => found.push(frozen(row, epoch.get())),
-            SessionState::Frozen { .. } => {}
+            SessionState::Frozen { epoch, move_id } => {
+                found.extend(self.of_freeze(row, epoch, MoveId::from_bytes(move_id)));
+            }
             SessionState::Active | SessionState::Retired { .. } => match self.of_holder(row) {
                 Ok(problem) => found.extend(problem),
                 Err(unread) => found.push(unreadable(&unread)),
             },
         }
         found
+    }
+
+    /// Whether a freeze is none of a move under way. Where another node drives the move, this one knows since when its row stands
+    /// as it does, and nothing else: a step of a move that takes longer than [`Limits::idle_max`] is not told from one that is stuck.
+    fn of_freeze(&self, row: &SessionRow, epoch: Epoch, move_id: MoveId) -> Option<Value> {
+        let is_left = match self.open.get(&row.session) {
+            // It is told already.
+            Some(Driven { course: Course::Halted(_), .. }) => false,
+            Some(driven) if driven.move_id == move_id => false,
+            Some(_) | None => self.over.contains(&move_id) || self.is_overdue(row),
+        };
+        is_left.then(|| frozen(row, epoch.get()))
+    }
+
+    /// Whether a row stands as it does for longer than a step of a move may take. A time that lies as far ahead is that of
+    /// a clock that was set back since, so it says nothing: who waits for it is told.
+    fn is_overdue(&self, row: &SessionRow) -> bool {
+        u128::from(self.now.get().abs_diff(row.changed.get())) >= self.idle_max.as_millis()
     }
 
     /// Why the holder cannot go on; none when it can, or when something else has to be settled first.
@@ -178,7 +224,7 @@ fn behind(row: &SessionRow) -> Option<Value> {
     })
 }
 
-/// This node stands still for a move that another one drives.
+/// This node stands still for a move that is stuck, or that nobody drives.
 fn frozen(row: &SessionRow, epoch: u64) -> Value {
     problem(
         Code::Frozen.name(),
@@ -188,31 +234,24 @@ fn frozen(row: &SessionRow, epoch: u64) -> Value {
 }
 
 /// A move that this node drives waits, or is being taken back.
-fn halted(row: &SessionRow, told: &Value) -> Value {
+fn halted(row: &SessionRow, halted: &Halted) -> Value {
     let session = row.session.short();
-    let peer = |end: &str| told[end]["peer"].as_str().unwrap_or("a peer").to_owned();
-    let code = told["error"]["code"].as_str();
     let resume = format!("throughline move --resume {session}");
-    match (told["state"].as_str(), told["phase"].as_str()) {
-        (_, Some("rollback")) => problem(
-            code.unwrap_or(Code::Unreachable.name()),
-            &format!("a move is being taken back, and {} has not heard it: it may stand still", peer("from")),
+    let (from, to) = (halted.from.as_deref().unwrap_or("a peer"), &halted.to);
+    match halted.why {
+        Halt::RollingBack(code) => problem(
+            code.name(),
+            &format!("a move is being taken back, and {from} has not heard it: it may stand still"),
             format!("{resume}, or without it: throughline move --abort {session} --source offline"),
         ),
-        (Some("needs-handoff"), _) => problem(
+        Halt::NeedsHandoff => problem(
             Code::MoveState.name(),
-            &format!("a move to {} waits for the owner to sign the handoff", peer("to")),
+            &format!("a move to {to} waits for the owner to sign the handoff"),
             resume,
         ),
-        (Some("needs-confirmation"), _) => problem(
-            Code::MoveState.name(),
-            &format!("a move to {} asks whether it is to go on", peer("to")),
-            resume,
-        ),
-        (_, _) => problem(
-            code.unwrap_or(Code::Unreachable.name()),
-            &format!("a move to {} waits for an answer", peer("to")),
-            resume,
-        ),
+        Halt::NeedsConfirmation => {
+            problem(Code::MoveState.name(), &format!("a move to {to} asks whether it is to go on"), resume)
+        }
+        Halt::Waiting(code) => problem(code.name(), &format!("a move to {to} waits for an answer"), resume),
     }
 }

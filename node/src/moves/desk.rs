@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 use throughline_protocol::code::Code;
-use throughline_protocol::handoff::driver::Phase;
 use throughline_protocol::handoff::{Driver, MoveId};
 use throughline_protocol::id::{SessionId, UnixMillis};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -20,6 +19,7 @@ use super::drive::{Act, Done, Drive, Handles};
 use super::journal::{self, Journal};
 use super::plan::Planned;
 use super::report::{Names, Progress};
+use super::told::{Driven, Listener, Told};
 use crate::api::error::{Answer, Problem};
 use crate::core::{now, standing};
 
@@ -76,7 +76,7 @@ pub struct Begin {
 pub(super) struct Entry {
     session: SessionId,
     began: UnixMillis,
-    shown: watch::Receiver<Value>,
+    told: Listener,
     /// The driver's task; none while it does not run.
     acts: Option<mpsc::Sender<Act>>,
     /// The driver as the journal had it, for a move that was not begun by this process.
@@ -85,11 +85,11 @@ pub(super) struct Entry {
 
 impl Entry {
     fn is_finished(&self) -> bool {
-        is_final(&self.shown.borrow())
+        self.told.borrow().is_over()
     }
 
     fn shown(&self) -> Value {
-        self.shown.borrow().clone()
+        self.told.borrow().object().clone()
     }
 }
 
@@ -119,9 +119,9 @@ impl Desk {
                 let driver = Driver::new(Duration::ZERO, *plan, self.moves.limits);
                 let mut driven = desk.driven();
                 expect_none_open(&driven, session)?;
-                let Handles { acts, shown } =
+                let Handles { acts, told } =
                     Drive::start(self.clone(), (driver, owner, names), began, Progress::new());
-                let entry = Entry { session, began, shown, acts: Some(acts), parked: None };
+                let entry = Entry { session, began, told, acts: Some(acts), parked: None };
                 let value = entry.shown();
                 driven.insert(move_id, entry);
                 Ok(value)
@@ -132,9 +132,7 @@ impl Desk {
     /// Whoever hands over without the source does not wait for it in the move before either: if that one is only being taken
     /// back it ends first, durably.
     async fn give_up_rollback(&self, begin: &Begin) -> Answer<()> {
-        let waits = |entry: &Entry| {
-            entry.session == begin.session && !entry.is_finished() && is_rolling_back(&entry.shown.borrow())
-        };
+        let waits = |entry: &Entry| entry.session == begin.session && entry.told.borrow().is_rolling_back();
         let waiting = self.driven().iter().find(|(_, entry)| waits(entry)).map(|(id, _)| *id);
         match (waiting, begin.leave, begin.depth) {
             (Some(id), Leave::Offline, Depth::Begin) => {
@@ -197,9 +195,9 @@ impl Desk {
     /// `E_MOVE_STATE` once the handoff is signed or the move is over.
     pub async fn abort(&self, session: SessionId, id: MoveId, leave: Leave) -> Answer<Value> {
         self.act(session, id, |done| Act::Abort(leave, done)).await?;
-        let mut shown = self.entry(session, id, |entry| entry.shown.clone())?;
-        let settled = shown.wait_for(|shown| shown["state"] != "running").await;
-        Ok(settled.map_err(|_| interrupted())?.clone())
+        let mut told = self.entry(session, id, |entry| entry.told.clone())?;
+        let settled = told.wait_for(|told| !told.is_running()).await;
+        Ok(settled.map_err(|_| interrupted())?.object().clone())
     }
 
     /// Where a move stands.
@@ -215,11 +213,10 @@ impl Desk {
     /// # Errors
     /// `E_NOT_FOUND_YET`.
     pub async fn wait(&self, session: SessionId, id: MoveId, time: Duration) -> Answer<Value> {
-        let mut shown = self.entry(session, id, |entry| entry.shown.clone())?;
-        let before = shown.borrow_and_update().clone();
-        if before["state"] == "running" {
-            let changed =
-                shown.wait_for(|now| now["state"] != before["state"] || now["phase"] != before["phase"]);
+        let mut told = self.entry(session, id, |entry| entry.told.clone())?;
+        let before = told.borrow_and_update().clone();
+        if before.is_running() {
+            let changed = told.wait_for(|now| now.differs(&before));
             // Nothing new in time, or the node ends: what is known is the answer.
             let _ = tokio::time::timeout(time, changed).await;
         }
@@ -235,14 +232,22 @@ impl Desk {
         all.into_iter().map(|(_, entry)| entry.shown()).collect()
     }
 
-    /// The moves that wait for somebody, or are being taken back, as they are shown.
+    /// Where each move stands, by id.
     #[must_use]
-    pub fn halted(&self) -> Vec<(SessionId, Value)> {
-        let is_halted =
-            |shown: &Value| !is_final(shown) && (shown["state"] != "running" || is_rolling_back(shown));
+    pub fn courses(&self) -> Vec<Driven> {
         let driven = self.driven();
-        let halted = driven.values().filter(|entry| is_halted(&entry.shown.borrow()));
-        halted.map(|entry| (entry.session, entry.shown())).collect()
+        let course = |(move_id, entry): (&MoveId, &Entry)| Driven {
+            session: entry.session,
+            move_id: *move_id,
+            course: entry.told.borrow().course(),
+        };
+        driven.iter().map(course).collect()
+    }
+
+    /// How long a step of a move may go without progress before it counts as stuck.
+    #[must_use]
+    pub fn idle_max(&self) -> Duration {
+        self.moves.limits.idle_max
     }
 
     // ---- moves in memory ------------------------------------------------------------------------------------------
@@ -266,13 +271,11 @@ impl Desk {
     /// Shows a move from its journal; says whether it is finished.
     fn park(&self, journal: Journal) -> Answer<bool> {
         let driver = Driver::from_bytes(Duration::ZERO, &journal.driver, self.moves.limits)?;
-        let Journal { move_id, began, driver: parked, mut shown } = journal;
-        let finished = is_final(&shown);
-        if !finished {
-            shown["state"] = "waiting".into();
-        }
-        let (session, shown) = (driver.plan().session, watch::channel(shown).1);
-        self.driven().insert(move_id, Entry { session, began, shown, acts: None, parked: Some(parked) });
+        let Journal { move_id, began, driver: parked, waits, shown } = journal;
+        let told = Told::parked(&driver, shown, waits);
+        let finished = told.is_over();
+        let (session, told) = (driver.plan().session, watch::channel(told).1);
+        self.driven().insert(move_id, Entry { session, began, told, acts: None, parked: Some(parked) });
         Ok(finished)
     }
 
@@ -306,10 +309,10 @@ impl Desk {
         let owner = standing(&self.node.reader()?, plan.session)?.row.owner;
         let from = plan.origin.server().map(|peer| self.name(peer)).transpose()?;
         let names = Names { from, to: self.name(plan.target)? };
-        let Handles { acts, shown } =
+        let Handles { acts, told } =
             Drive::start(self.clone(), (driver, owner, names), entry.began, Progress::after(entry.shown()));
         entry.acts = Some(acts.clone());
-        entry.shown = shown;
+        entry.told = told;
         Ok(acts)
     }
 
@@ -343,7 +346,7 @@ pub(super) fn expect_none_open(driven: &BTreeMap<MoveId, Entry>, session: Sessio
     match open {
         None => Ok(()),
         Some((id, entry)) => {
-            let (what, hint) = if is_rolling_back(&entry.shown.borrow()) {
+            let (what, hint) = if entry.told.borrow().is_rolling_back() {
                 (
                     "another move of this session is being taken back, and the server that it leaves does not answer",
                     format!(
@@ -364,14 +367,6 @@ pub(super) fn expect_none_open(driven: &BTreeMap<MoveId, Entry>, session: Sessio
                 .hint(hint))
         }
     }
-}
-
-fn is_rolling_back(shown: &Value) -> bool {
-    shown["phase"] == Phase::RollBack.word()
-}
-
-fn is_final(shown: &Value) -> bool {
-    matches!(shown["state"].as_str(), Some("done" | "rolled-back" | "aborted"))
 }
 
 fn unknown() -> Problem {

@@ -24,6 +24,7 @@ use super::desk::Leave;
 use super::facts::{self, Sent};
 use super::journal::Journal;
 use super::report::{self, Names, Progress, State};
+use super::told::{Listener, Teller, Told};
 use crate::api::error::{Answer, Problem};
 use crate::core::Arrived;
 
@@ -71,7 +72,7 @@ pub(super) struct Drive {
     /// Messages under way: they end with the phase that sent them, and with this task.
     pub(super) sends: JoinSet<()>,
     inbox: mpsc::Receiver<Act>,
-    shown: watch::Sender<Value>,
+    told: Teller,
     began: UnixMillis,
     clock: Instant,
     progress: Progress,
@@ -82,7 +83,7 @@ pub(super) struct Drive {
 /// Where a move is told what to do and what it shows.
 pub(super) struct Handles {
     pub(super) acts: mpsc::Sender<Act>,
-    pub(super) shown: watch::Receiver<Value>,
+    pub(super) told: Listener,
 }
 
 impl Drive {
@@ -95,8 +96,8 @@ impl Drive {
     ) -> Handles {
         let (acts, inbox) = mpsc::channel(ACTS_MAX);
         let clock = Instant::now();
-        let (shown, watcher) = watch::channel(report::of(&driver, &progress, &names));
-        let handles = Handles { acts: acts.clone(), shown: watcher };
+        let (told, listener) = watch::channel(Told::of(&driver, &progress, &names));
+        let handles = Handles { acts: acts.clone(), told: listener };
         let drive = Drive {
             desk,
             driver,
@@ -106,7 +107,7 @@ impl Drive {
             looking: BTreeMap::new(),
             sends: JoinSet::new(),
             inbox,
-            shown,
+            told,
             began,
             clock,
             progress,
@@ -166,8 +167,7 @@ impl Drive {
 
     fn show(&mut self) {
         self.progress.tick(self.now());
-        let shown = report::of(&self.driver, &self.progress, &self.names);
-        self.shown.send_replace(shown);
+        self.told.send_replace(Told::of(&self.driver, &self.progress, &self.names));
     }
 
     // ---- what happens to it -----------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ impl Drive {
                 None
             }
             Output::Waiting { phase, code } => {
-                self.waiting(phase, code);
+                self.progress.state = report::silence(phase, self.driver.plan().held, code);
                 None
             }
             Output::Finished(outcome) => {
@@ -309,7 +309,12 @@ impl Drive {
     async fn keep(&mut self, driver: Vec<u8>) -> Answer<()> {
         self.progress.tick(self.now());
         let shown = report::of(&self.driver, &self.progress, &self.names);
-        let journal = Journal { move_id: self.driver.plan().move_id, began: self.began, driver, shown };
+        let waits = match &self.progress.state {
+            State::Waiting(cause) => Some(cause.code),
+            State::Running | State::NeedsConfirmation(_) | State::NeedsHandoff(_) | State::Ended(_) => None,
+        };
+        let move_id = self.driver.plan().move_id;
+        let journal = Journal { move_id, began: self.began, driver, waits, shown };
         self.desk.blocking(move |desk| journal.keep(&desk.node)).await
     }
 
@@ -349,25 +354,6 @@ impl Drive {
                 desk.node.take_in(opening.session(), arrived).map(|_| ())
             })
             .await
-    }
-
-    fn waiting(&mut self, phase: Phase, code: Code) {
-        self.progress.state = match (phase, self.driver.plan().held) {
-            (Phase::Freeze, Some(held)) => State::NeedsConfirmation(format!(
-                "the server that holds the session does not answer; the newest entry held here is seq {}, and what was \
-                 written after it will be cut off",
-                held.seq
-            )),
-            (Phase::Activate, _) => State::Waiting(Reject::new(
-                code,
-                "the handoff was sent, and the target has not said that it has it",
-            )),
-            (Phase::RollBack, _) => State::Waiting(Reject::new(
-                code,
-                "the server that is left has not said that it heard of the abort: it may stand still for this move",
-            )),
-            _ => State::Waiting(Reject::new(code, format!("nobody answers in phase {}", phase.word()))),
-        };
     }
 
     /// Keeps what is shown for good, and tells the peers where the session is now.

@@ -22,7 +22,9 @@ pub(super) struct Journal {
     pub(super) began: UnixMillis,
     /// For [`throughline_protocol::handoff::Driver::from_bytes`].
     pub(super) driver: Vec<u8>,
-    /// The `move` object as it was last kept.
+    /// What the move was waiting with, if it was: that is told again after a restart.
+    pub(super) waits: Option<Code>,
+    /// The `move` object as it was last kept. It is shown again, and nothing is decided by it.
     pub(super) shown: Json,
 }
 
@@ -37,6 +39,7 @@ impl Journal {
             .with("v", 1_i64)
             .with("began", uint(self.began.get()))
             .with("driver", self.driver.clone())
+            .with_some("waits", self.waits.map(Code::name))
             .with("shown", self.shown.to_string().into_bytes());
         encode_map(&map)
     }
@@ -50,10 +53,16 @@ impl Journal {
         let bytes =
             |key: &str| map.get(key).and_then(Value::as_bytes).ok_or_else(|| damaged("a field is missing"));
         let began = map.get("began").and_then(Value::as_uint).ok_or_else(|| damaged("a field is missing"))?;
+        let code = |value: &Value| value.as_text().and_then(|name| name.parse().ok());
+        let waits = map
+            .get("waits")
+            .map(|value| code(value).ok_or_else(|| damaged("expected the name of a code")))
+            .transpose()?;
         Ok(Journal {
             move_id: MoveId::from_bytes(id),
             began: UnixMillis::new(began)?,
             driver: bytes("driver")?.to_vec(),
+            waits,
             shown: serde_json::from_slice(bytes("shown")?).map_err(|_| damaged("expected JSON"))?,
         })
     }
@@ -113,6 +122,7 @@ mod tests {
             move_id: MoveId::from_bytes([id; 16]),
             began: UnixMillis::new(1_767_225_600_000).unwrap(),
             driver: vec![id; 40],
+            waits: None,
             shown: serde_json::json!({"state": "done"}),
         };
         journal(7).keep(&node).unwrap();
@@ -137,6 +147,7 @@ mod tests {
             move_id: MoveId::from_bytes([7; 16]),
             began: UnixMillis::new(1_767_225_600_000).unwrap(),
             driver: vec![1, 2, 3],
+            waits: Some(Code::StoreIo),
             shown: serde_json::json!({"state": "running", "through": 3}),
         };
         let row = NamedRow { key: vec![7; 16], value: journal.to_bytes() };

@@ -29,6 +29,7 @@ mod participant;
 mod plan;
 mod report;
 mod road;
+mod told;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -44,6 +45,7 @@ use crate::core::Node;
 
 pub use desk::{Begin, Depth, Leave};
 pub use participant::Asker;
+pub use told::{Course, Driven, Halt, Halted};
 
 use desk::Entry;
 use held::Held;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::handoff::driver::{Confirmation, Origin, Outcome, Phase};
-use throughline_protocol::handoff::{Driver, Presence, Readiness};
+use throughline_protocol::handoff::{Driver, Point, Presence, Readiness};
 use throughline_protocol::id::{Seq, SessionId};
 
 use super::facts::Sent;
@@ -81,6 +81,11 @@ impl Progress {
         }
     }
 
+    /// Of a move that ended; `earlier` is what its journal showed.
+    pub(super) fn ended(earlier: Value, outcome: Outcome) -> Self {
+        Progress { state: State::Ended(outcome), ..Progress::after(earlier) }
+    }
+
     /// Time passed, unless the move is over.
     pub(super) fn tick(&mut self, now: Duration) {
         if !matches!(self.state, State::Ended(_)) {
@@ -131,6 +136,14 @@ pub(super) struct Names {
     pub(super) to: String,
 }
 
+impl Names {
+    /// As they were shown before this process began.
+    pub(super) fn shown(earlier: &Value) -> Self {
+        let name = |end: &str| earlier[end]["peer"].as_str().map(str::to_owned);
+        Names { from: name("from"), to: name("to").unwrap_or_else(|| "a peer".to_owned()) }
+    }
+}
+
 /// The `move` object.
 pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
     let plan = driver.plan();
@@ -147,7 +160,7 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
         }),
         "base": driver.base().map(|base| json!({"cid": base.cid.to_string(), "seq": base.seq.get()})),
         "sent": progress.or_earlier(progress.sent.map(sent), "sent"),
-        "through": progress.through.map(Seq::get),
+        "through": progress.or_earlier(progress.through.map(|through| through.get().into()), "through"),
         "receipt": driver.receipt().map(|receipt| {
             json!({"cid": receipt.cid().to_string(), "signer": receipt.signer().to_string()})
         }),
@@ -240,6 +253,26 @@ fn target_word(driver: &Driver) -> &'static str {
         (None, Phase::Copy) => "fetching",
         (None, Phase::Prepare) => "offered",
         (None, Phase::Ask | Phase::Sign | Phase::Activate) => "prepared",
+    }
+}
+
+/// What a move waits for in which nothing was heard for too long. `held` is the head that this node holds.
+pub(super) fn silence(phase: Phase, held: Option<Point>, code: Code) -> State {
+    match (phase, held) {
+        (Phase::Freeze, Some(held)) => State::NeedsConfirmation(format!(
+            "the server that holds the session does not answer; the newest entry held here is seq {}, and what was written \
+             after it will be cut off",
+            held.seq
+        )),
+        (Phase::Activate, _) => State::Waiting(Reject::new(
+            code,
+            "the handoff was sent, and the target has not said that it has it",
+        )),
+        (Phase::RollBack, _) => State::Waiting(Reject::new(
+            code,
+            "the server that is left has not said that it heard of the abort: it may stand still for this move",
+        )),
+        _ => State::Waiting(Reject::new(code, format!("nobody answers in phase {}", phase.word()))),
     }
 }
 

@@ -165,6 +165,12 @@ impl Bench {
         self.reopen_after(name, |_| ()).await;
     }
 
+    /// As [`Bench::reopen`], with the limits of every day: silence is not told while a test runs.
+    pub(super) async fn reopen_patient(&mut self, name: &str) {
+        let node = self.reopen_dir(name).await;
+        super::attach_with(&node, Arc::new(self.wires.clone()), Limits::default()).unwrap();
+    }
+
     /// As [`Bench::reopen`]; something happens to its store before its moves go on.
     pub(super) async fn reopen_after(&mut self, name: &str, before: impl FnOnce(&Node)) {
         let node = self.reopen_dir(name).await;

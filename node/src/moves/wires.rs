@@ -33,6 +33,8 @@ pub(super) struct Lines {
     dead: BTreeSet<Principal>,
     /// Who is dialled for as long as somebody waits, and never reached.
     stalled: BTreeSet<Principal>,
+    /// Nobody reaches anybody: who is opened now has no network.
+    is_cut: bool,
     /// Requests that are on their way to somebody who is stalled.
     on_the_way: usize,
     /// After this step is done at the peer its answer is lost, and the peer is heard no more.
@@ -53,6 +55,10 @@ impl Wires {
 
     pub(super) fn kill(&self, node: &Node) {
         self.lines().dead.insert(node.principal());
+    }
+
+    pub(super) fn cut(&self) {
+        self.lines().is_cut = true;
     }
 
     pub(super) fn stall(&self, node: &Node) {
@@ -107,7 +113,7 @@ impl Road for Wires {
     }
 
     fn is_open(&self, _: &Node) -> bool {
-        true
+        !self.lines().is_cut
     }
 
     fn ask<'a>(
@@ -131,7 +137,10 @@ impl Road for Wires {
                 HandoffStep::Abort => ("abort", None),
                 HandoffStep::Status => ("status", None),
             };
-            self.lines().log.push((peer, word));
+            // A question about where it stands is no step.
+            if request.step != HandoffStep::Status {
+                self.lines().log.push((peer, word));
+            }
             let desk = there.moves().map_err(|problem| problem.code())?;
             let answer = desk.answer(Asker::Proven(node.principal()), request).await;
             let mut lines = self.lines();
