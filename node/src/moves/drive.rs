@@ -39,7 +39,7 @@ pub(super) enum Act {
     /// An answer to something that the driver asked for.
     Heard(Input),
     /// What a peer's copy came to; none: it did not answer.
-    Viewed(Principal, Option<Box<View>>),
+    Viewed(Principal, Option<Looked>),
     /// Entries that the target told to hold before it was offered anything.
     Before(u64),
     /// What is to be signed, and what the target lacked.
@@ -52,6 +52,14 @@ pub(super) enum Act {
     Resume(Done),
     /// Take it back; with [`Leave::Offline`] without waiting for a source that does not answer.
     Abort(Leave, Done),
+}
+
+/// What a peer has of the session, and what it says.
+pub(super) struct Looked {
+    /// What its copy came to, verified here.
+    pub(super) view: Box<View>,
+    /// Why no handoff may be signed, when it says that it knows of a later epoch than the one that the move ends.
+    pub(super) later: Option<Reject>,
 }
 
 /// A handoff that waits for the owner.
@@ -69,6 +77,9 @@ pub(super) struct Drive {
     pub(super) acts: mpsc::Sender<Act>,
     pub(super) before: Option<u64>,
     pub(super) looking: BTreeMap<Principal, RequestId>,
+    /// Who says that it knows of a later epoch, of those who are asked. Nobody has to show it: a handoff of an epoch that is used
+    /// already would stop the session, one that is not signed costs a move.
+    pub(super) later: BTreeMap<Principal, Reject>,
     /// Messages under way: they end with the phase that sent them, and with this task.
     pub(super) sends: JoinSet<()>,
     inbox: mpsc::Receiver<Act>,
@@ -105,6 +116,7 @@ impl Drive {
             acts,
             before: None,
             looking: BTreeMap::new(),
+            later: BTreeMap::new(),
             sends: JoinSet::new(),
             inbox,
             told,
@@ -177,11 +189,7 @@ impl Drive {
         let now = self.now();
         match act {
             Act::Heard(input) => self.driver.handle(now, input),
-            Act::Viewed(peer, view) => {
-                if let Some(request) = self.looking.remove(&peer) {
-                    self.driver.handle(now, Input::Seen { request, view });
-                }
-            }
+            Act::Viewed(peer, looked) => self.looked(peer, looked),
             Act::Before(entries) => self.before = Some(entries),
             Act::Facts(request, found) => self.facts_found(request, found),
             Act::Confirm(done) => return Some((done, self.confirm())),
@@ -282,6 +290,9 @@ impl Drive {
                 None
             }
             Output::NeedSignature { request, facts, readiness } => {
+                if let Some(later) = self.later.values().next() {
+                    return Some(Input::Signed { request, result: Err(later.clone()) });
+                }
                 self.ask_owner(request, facts, readiness);
                 None
             }

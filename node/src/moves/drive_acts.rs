@@ -8,10 +8,10 @@ use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Role;
 use throughline_protocol::handoff::driver::{Input, Message, Origin, Unsigned, View};
 use throughline_protocol::handoff::{MoveId, Point, RequestId};
-use throughline_protocol::id::{Cid, Principal, SessionId};
+use throughline_protocol::id::{Cid, Epoch, Principal, SessionId};
 use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest, HandoffStep};
 
-use super::drive::{Act, Drive, until_ended};
+use super::drive::{Act, Drive, Looked, until_ended};
 use super::road::Provider;
 use super::{Asker, Desk, facts, wire};
 use crate::api::error::Answer;
@@ -97,17 +97,35 @@ impl Drive {
         all
     }
 
-    /// Asks a peer for its head and verifies what it has. One question to a peer at a time: an older one is answered by
+    /// Asks a peer for its head and verifies what it has, and asks which epoch it knows. One question to a peer at a time: an older one is answered by
     /// the same look.
     pub(super) fn look(&mut self, request: RequestId, peer: Principal) {
         if self.looking.insert(peer, request).is_some() {
             return;
         }
-        let (desk, owner, session) = (self.desk.clone(), self.owner, self.driver.plan().session);
+        let (desk, owner, plan) = (self.desk.clone(), self.owner, self.driver.plan());
+        let (session, move_id, ends) = (plan.session, plan.move_id, plan.epoch);
         tokio::spawn(self.errand(async move {
-            let view = desk.view_of(peer, session, owner).await;
-            Act::Viewed(peer, view.map(Box::new))
+            let status = wire::request(session, move_id, HandoffStep::Status, desk.grants(owner, None).await);
+            let (view, later) =
+                tokio::join!(desk.view_of(peer, session, owner), desk.later_at(peer, status, ends));
+            // Who gives its chain and does not say what it knows was not heard yet.
+            let looked = view.zip(later.ok());
+            Act::Viewed(peer, looked.map(|(view, later)| Looked { view: Box::new(view), later }))
         }));
+    }
+
+    /// Takes in what a look at a peer came to.
+    pub(super) fn looked(&mut self, peer: Principal, looked: Option<Looked>) {
+        let Some(request) = self.looking.remove(&peer) else { return };
+        let view = looked.map(|Looked { view, later }| {
+            match later {
+                Some(later) => self.later.insert(peer, later),
+                None => self.later.remove(&peer),
+            };
+            view
+        });
+        self.driver.handle(self.now(), Input::Seen { request, view });
     }
 
     /// Holds the chain up to the handoff's place, then finds what is to be signed and what the target lacked.
@@ -210,6 +228,29 @@ impl Desk {
             Ok(Some(((opening, point), receipt))) => View { opening, head: Some(point), told, receipt },
             Ok(None) | Err(_) => View { told, ..View::default() },
         })
+    }
+
+    /// Why nothing may be signed after epoch `ends`, when a peer says that it knows of a later one: as a former source that was told
+    /// of an opening does, and shows the chain of before.
+    ///
+    /// # Errors
+    /// It did not answer.
+    async fn later_at(
+        &self,
+        peer: Principal,
+        status: HandoffRequest,
+        ends: Epoch,
+    ) -> Result<Option<Reject>, Code> {
+        let asked = tokio::time::timeout(self.moves.limits.answer_max, self.ask(peer, status));
+        let answer = asked.await.map_err(|_| Code::Timeout)??;
+        Ok(wire::later(&answer, ends).map(|epoch| {
+            let detail = format!(
+                "{} knows of {epoch}, and nobody who was asked gives its entries: a handoff after epoch {ends} would be the \
+                 second one",
+                peer.short()
+            );
+            Reject::new(Code::EpochOld, detail)
+        }))
     }
 
     async fn facts_of(

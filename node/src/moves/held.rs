@@ -111,7 +111,7 @@ impl Held {
                 self.retire(desk, request, (handoff, receipt), owner)?
             }
             HandoffStep::Abort => self.abort(desk, request, move_id)?,
-            HandoffStep::Status => return Ok(handoff::status(self.source.as_ref(), Some(&self.target))),
+            HandoffStep::Status => return self.status(desk),
         }
         self.run(desk);
         let reply = self.take_answer(request);
@@ -208,6 +208,16 @@ impl Held {
         let request = self.request();
         self.target.handle(target::Input::Abort { request, move_id });
         Ok(())
+    }
+
+    /// Where it stands. A later epoch counts also while its entries are not held: a source that retired by its opening tells it,
+    /// one that a crash kept from retiring refuses to name its own.
+    fn status(&self, desk: &Desk) -> Reply {
+        let fence = self.row(&desk.node).map_err(reject)?.map_or(Epoch::ZERO, |row| row.fence);
+        if let Some(source) = &self.source {
+            expect_newest(source, fence)?;
+        }
+        Ok(handoff::status(self.source.as_ref(), Some(&self.target)))
     }
 
     /// Takes the handoff into the chain, then lets go. The chain is what every other node will see too.

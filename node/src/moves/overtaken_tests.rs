@@ -15,7 +15,7 @@ use throughline_protocol::wire::ErrorCode;
 use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffState, HandoffStep};
 use throughline_store::RaiseFence;
 
-use super::testbench::{Bench, append, named, sign_handoff};
+use super::testbench::{Bench, append, named, open, sign_handoff};
 use super::tests::{holders, learns, row};
 use super::wires::copy;
 use super::{Asker, Leave, facts, wire};
@@ -52,12 +52,12 @@ fn second_facts(bench: &Bench, session: SessionId, holder: &Node) -> Value {
 /// Tells A of an opening.
 async fn retire(bench: &Bench, asker: Asker, session: SessionId, handoff: &[u8]) -> HandoffAnswer {
     let step = HandoffStep::Retire { handoff: handoff.into(), receipt: [].as_slice().into() };
-    ask_a(bench, asker, session, step).await
+    ask(&bench.a, asker, session, step).await
 }
 
-async fn ask_a(bench: &Bench, asker: Asker, session: SessionId, step: HandoffStep) -> HandoffAnswer {
+async fn ask(node: &Node, asker: Asker, session: SessionId, step: HandoffStep) -> HandoffAnswer {
     let request = wire::request(session, MoveId::from_bytes([5; 16]), step, Vec::new());
-    bench.a.moves().unwrap().answer(asker, request).await
+    node.moves().unwrap().answer(asker, request).await
 }
 
 fn refusal(answer: &HandoffAnswer) -> Code {
@@ -175,7 +175,7 @@ async fn below_the_fence_nothing_is_written_frozen_or_thawed_after_a_restart() {
     let (active, frozen) = (bench.session(1), bench.session(1));
     let owner = Asker::Proven(bench.owner.principal());
     let freeze = HandoffStep::Freeze { epoch: Epoch::ZERO };
-    let told = ask_a(&bench, owner, frozen, freeze.clone()).await;
+    let told = ask(&bench.a, owner, frozen, freeze.clone()).await;
     assert!(
         matches!(&told, HandoffAnswer::State(status) if status.state == HandoffState::Frozen),
         "{told:?}"
@@ -185,8 +185,8 @@ async fn below_the_fence_nothing_is_written_frozen_or_thawed_after_a_restart() {
     }
     bench.reopen("a").await;
     for (session, code) in [(active, Code::Fenced), (frozen, Code::Frozen)] {
-        for step in [freeze.clone(), HandoffStep::Abort] {
-            assert_eq!(refusal(&ask_a(&bench, owner, session, step).await), Code::EpochOld);
+        for step in [freeze.clone(), HandoffStep::Abort, HandoffStep::Status] {
+            assert_eq!(refusal(&ask(&bench.a, owner, session, step).await), Code::EpochOld);
             assert_eq!(append(&bench.a, session, "below the fence"), Err(code));
         }
         let second = bench.handoff(&second_facts(&bench, session, &bench.b));
@@ -209,7 +209,7 @@ async fn a_source_that_is_told_of_its_own_next_epoch_takes_over_once_the_chain_i
     learns(&bench.b, session, &second);
     assert!(copy(&bench.b, &bench.a, session));
     let activate = HandoffStep::Activate { handoff: Arc::clone(second.bytes()) };
-    let told = ask_a(&bench, owner, session, activate).await;
+    let told = ask(&bench.a, owner, session, activate).await;
     let is_active = |state: &HandoffState| matches!(state, HandoffState::Active { receipt: Some(_) });
     assert!(matches!(&told, HandoffAnswer::State(status) if is_active(&status.state)), "{told:?}");
     assert_eq!(append(&bench.a, session, "back again").unwrap()["epoch"], 2);
@@ -228,7 +228,56 @@ async fn a_replica_that_is_told_of_a_later_epoch_takes_no_earlier_one() {
     let told = |step| wire::request(session, MoveId::from_bytes([5; 16]), step, Vec::new());
     let step = HandoffStep::Retire { handoff: Arc::clone(second.bytes()), receipt: [].as_slice().into() };
     assert!(is_retired(&bench.desk().answer(Asker::Local, told(step)).await, 2));
+    assert!(is_retired(&bench.desk().answer(Asker::Local, told(HandoffStep::Status)).await, 2));
     let step = HandoffStep::Activate { handoff: Arc::clone(first.bytes()) };
     assert_eq!(refusal(&bench.desk().answer(Asker::Local, told(step)).await), Code::EpochOld);
     assert_eq!(holders(&bench, session), [bench.a.principal(), bench.b.principal()]);
+}
+
+/// The session was at B, and is at A again. Another device of the owner opened two more epochs since, which only B heard of: it knows
+/// the last opening, and none of the entries before it.
+async fn only_a_former_source_knows_of_a_later_epoch(bench: &Bench) -> SessionId {
+    bench.grant(bench.d.principal(), Role::Writer);
+    let session = bench.session(1);
+    for holder in [&bench.b, &bench.a] {
+        assert_eq!(bench.move_to(session, holder, Leave::Auto).await["state"], "done");
+    }
+    assert!(copy(&bench.a, &bench.b, session));
+    let home = tempfile::tempdir().unwrap();
+    let device = open(home.path().to_owned(), bench.owner.principal());
+    assert!(copy(&bench.a, &device, session));
+    let mut opened = None;
+    for _ in 0..2 {
+        let handoff = bench.handoff(&next_facts(bench, &device, session, &bench.a));
+        learns(&device, session, &handoff);
+        opened = Some(handoff);
+    }
+    let handoff = Arc::clone(opened.unwrap().bytes());
+    let step = HandoffStep::Retire { handoff, receipt: [].as_slice().into() };
+    let told = ask(&bench.b, Asker::Proven(bench.owner.principal()), session, step).await;
+    assert!(is_retired(&told, 4), "{told:?}");
+    for node in [&bench.a, &bench.b, &bench.d] {
+        assert_eq!(row(node, session).tip.epoch, epoch(2));
+    }
+    session
+}
+
+/// Epoch 3 is used already, and whoever signs it again stops the session for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_handoff_is_signed_below_an_epoch_that_a_former_source_knows_of() {
+    let bench = Bench::new();
+    let session = only_a_former_source_knows_of_a_later_epoch(&bench).await;
+    for leave in [Leave::Auto, Leave::Offline] {
+        let begun = bench.begin(session, &bench.d, leave).await;
+        let told = bench.until(&begun, &["needs-handoff", "rolled-back"]).await;
+        assert_eq!(told["state"], "rolled-back", "{told:#}");
+        assert_eq!(told["error"]["code"], "E_EPOCH_OLD", "{told:#}");
+        let why = told["error"]["detail"].as_str().unwrap();
+        assert!(why.contains("epoch 4") && why.contains(&bench.b.principal().short()), "{why}");
+        append(&bench.a, session, "goes on where it was").unwrap();
+    }
+    // Whoever is off is not asked: that is what the owner decides on.
+    bench.wires.kill(&bench.b);
+    let begun = bench.begin(session, &bench.d, Leave::Auto).await;
+    bench.until(&begun, &["needs-handoff"]).await;
 }

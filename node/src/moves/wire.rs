@@ -128,6 +128,16 @@ fn read_status(status: HandoffStatus, move_id: MoveId) -> Reply {
     })
 }
 
+/// What a server says of an epoch later than `ends`: that it knows one, held or not. Said is not shown.
+pub(super) fn later(answer: &HandoffAnswer, ends: Epoch) -> Option<String> {
+    match answer {
+        HandoffAnswer::State(status) => (status.epoch > ends).then(|| format!("epoch {}", status.epoch)),
+        HandoffAnswer::Error(error) => {
+            (*error.code() == ErrorCode::Known(Code::EpochOld)).then(|| format!("an epoch after {ends}"))
+        }
+    }
+}
+
 /// A Ref as a receipt, its signature checked.
 pub(super) fn receipt_of(bytes: &[u8]) -> Result<Receipt, Reject> {
     Receipt::of(&Signed::<Ref>::check(bytes, &mut VerifyingKeys::default())?)
