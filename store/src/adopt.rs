@@ -125,7 +125,7 @@ impl Step for Adopt {
         Ok(put_large_payloads(files, self.segment.entries())?)
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<AdoptPlan, AdoptError> {
+    fn check(&self, view: &View<'_>) -> Result<AdoptPlan, AdoptError> {
         if let Some(result) = kept_answer(view, &self.options)? {
             return Ok(AdoptPlan::Replay(result));
         }
@@ -141,7 +141,7 @@ impl Step for Adopt {
         Ok(held.map_or(AdoptPlan::Create, |row| AdoptPlan::Extend(Box::new(row))))
     }
 
-    fn write(self, plan: AdoptPlan, changes: &Changes<'_, '_>) -> Result<Adopted, StoreError> {
+    fn write(self, plan: AdoptPlan, changes: &Changes<'_>) -> Result<Adopted, StoreError> {
         let mut row = match plan {
             AdoptPlan::Replay(result) => return Ok(Adopted::Replayed { result }),
             AdoptPlan::Extend(row) => *row,
@@ -156,7 +156,7 @@ impl Step for Adopt {
 }
 
 /// The answer that was kept for the same request, if it was adopted before.
-fn kept_answer(view: &View<'_, '_>, options: &AdoptOptions) -> Result<Option<Vec<u8>>, AdoptError> {
+fn kept_answer(view: &View<'_>, options: &AdoptOptions) -> Result<Option<Vec<u8>>, AdoptError> {
     let Some(wanted) = &options.idempotency else { return Ok(None) };
     match idempotency::look(view.txn, &wanted.scope, &wanted.key, &wanted.request)? {
         Used::Never => Ok(None),
@@ -195,7 +195,7 @@ fn check_fence(segment: &VerifiedSegment, row: &SessionRow, usage: GuardUse) -> 
 }
 
 /// No entry may stand on a main chain already: the base was the tip, so only a damaged index says otherwise.
-fn check_not_main(view: &View<'_, '_>, entries: &[VerifiedEntry]) -> Result<(), StoreError> {
+fn check_not_main(view: &View<'_>, entries: &[VerifiedEntry]) -> Result<(), StoreError> {
     for entry in entries {
         let cid = entry.signed().cid();
         if index::find(view.txn, cid)?.is_some_and(|place| place.lane == Lane::Main) {
@@ -214,7 +214,7 @@ fn put_large_payloads(files: &Arc<Files>, entries: &[VerifiedEntry]) -> Result<V
 
 /// Gives a new session its number and row. Its tip is set by [`append`].
 fn create(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     segment: &VerifiedSegment,
     at: UnixMillis,
 ) -> Result<SessionRow, StoreError> {
@@ -242,7 +242,7 @@ fn create(
 
 /// Writes entries after the tip of `row`, and the verifier's state after them.
 fn append(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     row: &mut SessionRow,
     entries: &[VerifiedEntry],
     after: &[u8],
@@ -272,7 +272,7 @@ fn append(
 }
 
 /// Writes one entry and its payload; returns the entry's bytes.
-fn put_entry(changes: &Changes<'_, '_>, session: u64, entry: &VerifiedEntry) -> Result<u64, StoreError> {
+fn put_entry(changes: &Changes<'_>, session: u64, entry: &VerifiedEntry) -> Result<u64, StoreError> {
     let signed = entry.signed();
     let (cid, seq) = (signed.cid(), signed.value().seq());
     let payload = signed.value().payload.map(|payload| payload.cid);
@@ -298,7 +298,7 @@ fn put_entry(changes: &Changes<'_, '_>, session: u64, entry: &VerifiedEntry) -> 
 }
 
 /// Writes the rest of what goes with a segment, and the session's row.
-fn finish(changes: &Changes<'_, '_>, mut row: SessionRow, options: AdoptOptions) -> Result<(), StoreError> {
+fn finish(changes: &Changes<'_>, mut row: SessionRow, options: AdoptOptions) -> Result<(), StoreError> {
     let at = options.at;
     control::put_all(changes, &options.controls, at)?;
     for (seq, digest) in &options.links {
@@ -394,9 +394,8 @@ enum Tail {
 }
 
 impl ReplaceTail {
-    fn leaving(&self, view: &View<'_, '_>, row: &SessionRow) -> Result<Vec<(EntryCid, SideRow)>, StoreError> {
+    fn leaving(&self, view: &View<'_>, row: &SessionRow) -> Result<Vec<(EntryCid, SideRow)>, StoreError> {
         use crate::source::Source as _;
-        use redb::ReadableTable as _;
         let table = view.txn.table(tables::ENTRIES)?;
         let first = self.keep_through.seq.next().get();
         let mut leaving = Vec::new();
@@ -411,7 +410,7 @@ impl ReplaceTail {
         Ok(leaving)
     }
 
-    fn check_marks(&self, view: &View<'_, '_>, row: &SessionRow) -> Result<(), AdoptError> {
+    fn check_marks(&self, view: &View<'_>, row: &SessionRow) -> Result<(), AdoptError> {
         let moved = || AdoptError::HeadMoved { tip: Some(row.tip) };
         let keep = self.keep_through;
         let place = index::find(view.txn, keep.cid)?;
@@ -449,7 +448,7 @@ impl Step for ReplaceTail {
         }
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<TailPlan, AdoptError> {
+    fn check(&self, view: &View<'_>) -> Result<TailPlan, AdoptError> {
         if let Some(result) = kept_answer(view, &self.options)? {
             return Ok(TailPlan(Tail::Replay(result)));
         }
@@ -464,7 +463,7 @@ impl Step for ReplaceTail {
         Ok(TailPlan(Tail::Replace(Box::new(row), leaving)))
     }
 
-    fn write(self, plan: TailPlan, changes: &Changes<'_, '_>) -> Result<Adopted, StoreError> {
+    fn write(self, plan: TailPlan, changes: &Changes<'_>) -> Result<Adopted, StoreError> {
         let (mut row, leaving) = match plan.0 {
             Tail::Replay(result) => return Ok(Adopted::Replayed { result }),
             Tail::Replace(row, leaving) => (*row, leaving),

@@ -1,73 +1,73 @@
-//! One transaction of the database, as checks read it and writes change it.
+//! One batch, as checks read it and writes change it.
 //!
-//! It decides nothing. It keeps tables open and counters in memory while operations are executed, and notes every change:
-//! nothing else may write to the database while the store runs, or a crash would lose it.
+//! It decides nothing. What it changes lies over what was there before, in rows and counters of its own, and every change is noted
+//! for the journal: nothing else may change what is stored while the store runs, or a crash would lose it. A batch that is
+//! dropped leaves nothing.
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use redb::{ReadableTable, Table, Value as _, WriteTransaction};
+use redb::Value as _;
 
 use crate::error::StoreError;
+use crate::memtable::{KeyBytes, Memtable, Now};
 use crate::redo::Redo;
-use crate::source::{KeyOf, Source, ValueOf, counter, get_from};
-use crate::tables::{self, Open, Spec, meta};
+use crate::source::{Base, KeyOf, Lookup, Snapshot, Source, ValueOf, counter};
+use crate::table_view::TableView;
+use crate::tables::{self, Spec, meta};
 
-/// One transaction of the database while operations are executed in it.
+/// A batch while operations are executed in it.
 ///
-/// Counters are kept here and written once, and everything that is changed is noted for the journal: all changes go through
-/// [`Changes`].
-pub(crate) struct Batch<'t> {
-    txn: &'t WriteTransaction,
-    open: Open<'t>,
+/// Counters are kept here and written once: all changes go through [`Changes`].
+pub(crate) struct Batch {
+    base: Arc<Base>,
+    changed: RefCell<Memtable>,
     redo: RefCell<Redo>,
     counters: RefCell<BTreeMap<&'static str, u64>>,
 }
 
-impl<'t> Batch<'t> {
-    pub(crate) fn new(txn: &'t WriteTransaction) -> Self {
-        Batch { txn, open: Open::default(), redo: RefCell::default(), counters: RefCell::default() }
-    }
+/// What a batch comes to.
+pub(crate) struct Finished {
+    /// Its number.
+    pub(crate) number: u64,
+    /// What the journal needs to make it durable.
+    pub(crate) redo: Redo,
+    /// Everything that changed since the last checkpoint, this batch included.
+    pub(crate) changed: Memtable,
+}
 
-    /// Does something with a table, which stays open.
-    fn with<S: Spec, T>(
-        &self,
-        _: S,
-        act: impl FnOnce(&mut Table<'t, S::K, S::V>) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let mut slot = S::slot(&self.open).borrow_mut();
-        match slot.as_mut() {
-            Some(table) => act(table),
-            None => act(slot.insert(self.txn.open_table(S::DEFINITION)?)),
+impl Batch {
+    /// On top of `before`.
+    pub(crate) fn new(before: &Snapshot) -> Self {
+        Batch {
+            base: Arc::clone(&before.base),
+            changed: RefCell::new(before.changed().clone()),
+            redo: RefCell::default(),
+            counters: RefCell::default(),
         }
     }
 
     /// Writes the counters and numbers the batch; gives what changed.
-    pub(crate) fn finish(self) -> Result<(u64, Redo), StoreError> {
+    pub(crate) fn finish(self) -> Result<Finished, StoreError> {
         let number = counter(&self, meta::BATCH)? + 1;
         self.counters.borrow_mut().insert(meta::BATCH, number);
         for (key, value) in self.counters.take() {
             Changes { txn: &self }.put(tables::META, key, value)?;
         }
-        Ok((number, self.redo.into_inner()))
+        Ok(Finished { number, redo: self.redo.into_inner(), changed: self.changed.into_inner() })
     }
 }
 
-impl Source for Batch<'_> {
-    fn table<S: Spec>(&self, _: S) -> Result<impl ReadableTable<S::K, S::V>, StoreError> {
-        // A transaction has a table open once.
-        S::slot(&self.open).take();
-        Ok(self.txn.open_table(S::DEFINITION)?)
-    }
-
+impl Lookup for Batch {
     fn get<'k, S: Spec, T>(
         &self,
         table: S,
         key: impl Borrow<KeyOf<'k, S>>,
         read: impl FnOnce(ValueOf<'_, S>) -> T,
     ) -> Result<Option<T>, StoreError> {
-        self.with(table, |table| get_from(table, key, read))
+        self.base.get(table, S::changed(&self.changed.borrow()), key, read)
     }
 
     fn counting(&self, key: &str) -> Option<u64> {
@@ -75,30 +75,38 @@ impl Source for Batch<'_> {
     }
 }
 
+impl Source for Batch {
+    fn table<S: Spec>(&self, table: S) -> Result<TableView<'_, S>, StoreError> {
+        let changed = S::changed(&self.changed.borrow()).clone();
+        self.base.view(table, changed)
+    }
+}
+
 /// The transaction as a check sees it.
-pub struct View<'b, 't> {
-    pub(crate) txn: &'b Batch<'t>,
+pub struct View<'b> {
+    pub(crate) txn: &'b Batch,
 }
 
 /// The transaction as a write sees it.
-pub struct Changes<'b, 't> {
-    pub(crate) txn: &'b Batch<'t>,
+pub struct Changes<'b> {
+    pub(crate) txn: &'b Batch,
 }
 
-impl Changes<'_, '_> {
+impl Changes<'_> {
     pub(crate) fn put<'k, 'v, S: Spec>(
         &self,
-        table: S,
+        _: S,
         key: impl Borrow<KeyOf<'k, S>>,
         value: impl Borrow<ValueOf<'v, S>>,
     ) -> Result<(), StoreError> {
-        let (key, value) = (key.borrow(), value.borrow());
-        let (key_bytes, value_bytes) = (S::K::as_bytes(key), S::V::as_bytes(value));
-        self.txn.redo.borrow_mut().put(S::NAME, key_bytes.as_ref(), value_bytes.as_ref());
-        self.txn.with(table, |table| {
-            table.insert(key, value)?;
-            Ok(())
-        })
+        let now = Some(S::V::as_bytes(value.borrow()).as_ref().into());
+        self.change::<S>(KeyBytes::of(key.borrow()), now);
+        Ok(())
+    }
+
+    fn change<S: Spec>(&self, key: KeyBytes<S::K>, now: Now) {
+        self.txn.redo.borrow_mut().note(S::NAME, Arc::clone(key.bytes()), now.clone());
+        S::changed_mut(&mut self.txn.changed.borrow_mut()).put(key, now);
     }
 
     /// Removes a row; returns whether it was there.
@@ -108,9 +116,9 @@ impl Changes<'_, '_> {
         key: impl Borrow<KeyOf<'k, S>>,
     ) -> Result<bool, StoreError> {
         let key = key.borrow();
-        let was_there = self.txn.with(table, |table| Ok(table.remove(key)?.is_some()))?;
+        let was_there = self.txn.get(table, key, |_| ())?.is_some();
         if was_there {
-            self.txn.redo.borrow_mut().remove(S::NAME, S::K::as_bytes(key).as_ref());
+            self.change::<S>(KeyBytes::of(key), None);
         }
         Ok(was_there)
     }

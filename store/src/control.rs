@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use redb::ReadableTable;
 use sha2::{Digest, Sha256};
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
@@ -64,7 +63,7 @@ pub(crate) fn check(control: &Signed<Control>) -> Result<(), Reject> {
 
 /// Files blobs, each once; says which were new.
 pub(crate) fn put_all(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     controls: &[Signed<Control>],
     at: UnixMillis,
 ) -> Result<Vec<Stored>, StoreError> {
@@ -93,7 +92,7 @@ pub(crate) fn put_all(
 
 /// Files a blob; once is enough. Adds an owner whose digest is another one now.
 fn put(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     control: &Signed<Control>,
     at: UnixMillis,
     owners: &mut BTreeSet<Principal>,
@@ -221,12 +220,12 @@ impl Step for PutControls {
         if revokes { Urgency::Urgent } else { Urgency::Ordinary }
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
         self.controls.iter().try_for_each(check).map_err(StoreError::Refused)?;
         control_quota::check(view.txn, &self.controls)
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<Vec<Stored>, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<Vec<Stored>, StoreError> {
         put_all(changes, &self.controls, self.at)
     }
 }

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redb::ReadableTable as _;
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::{Control, Ref, Role};
@@ -158,11 +157,7 @@ struct Held {
 type Kind = (Option<Cid>, bool);
 
 /// Drops the Refs of a key that say nothing any more, once there are many of the session.
-pub(crate) fn prune(
-    changes: &Changes<'_, '_>,
-    session: SessionId,
-    signer: Principal,
-) -> Result<(), StoreError> {
+pub(crate) fn prune(changes: &Changes<'_>, session: SessionId, signer: Principal) -> Result<(), StoreError> {
     let source = changes.txn;
     if ref_count(source, session)? <= REFS_FREE {
         return Ok(());
@@ -215,7 +210,7 @@ fn place_of(source: &impl Source, number: Option<u64>, value: &Ref) -> Result<Op
     Ok(on_main.map(|place| place.seq))
 }
 
-fn remove(changes: &Changes<'_, '_>, session: SessionId, held: &Held) -> Result<(), StoreError> {
+fn remove(changes: &Changes<'_>, session: SessionId, held: &Held) -> Result<(), StoreError> {
     changes.remove(tables::CONTROLS, &held.hash)?;
     let alias = Cid::blake2b(Codec::DagCbor, &held.bytes);
     changes.remove(tables::CONTROL_ALIASES, alias.digest())?;

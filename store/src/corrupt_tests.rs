@@ -11,7 +11,7 @@ use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, UnixMillis};
 use throughline_protocol::testing::SessionBuilder;
 
 use crate::checked::Checked;
-use crate::database::{commit_durably, guarded};
+use crate::database::guarded;
 use crate::fixture::*;
 use crate::sim_tests::*;
 use crate::source::Source as _;
@@ -55,8 +55,7 @@ pub(crate) fn flip_rows<S: Spec<V = Checked>>(
 ) {
     // The same table, with its values as they lie on the disk. redb compares type names, so the row is changed through a value
     // whose checksum is that of other bytes: written whole, then read as damaged.
-    let txn = store.inner.database.begin_write().unwrap();
-    {
+    write_behind(store, |txn| {
         let mut open = txn.open_table(S::DEFINITION).unwrap();
         let rows: Vec<_> = open
             .iter()
@@ -73,9 +72,7 @@ pub(crate) fn flip_rows<S: Spec<V = Checked>>(
             open.insert(S::K::from_bytes(key), value.as_slice()).unwrap();
             crate::checked::flip_sums(None);
         }
-    }
-    commit_durably(txn).unwrap();
-    store.inner.published.set(store.inner.database.begin_read().unwrap());
+    });
 }
 
 /// Evidence against the followed session, which goes with it.
@@ -249,13 +246,10 @@ fn a_block_whose_row_is_damaged_is_put_again_dropped_or_goes_with_its_session() 
 fn a_wrong_count_of_the_bytes_of_evidence_is_found_and_mended() {
     let home = Home::new();
     let (_disk, store) = filled(&home);
-    let txn = store.inner.database.begin_write().unwrap();
-    txn.open_table(crate::tables::META::DEFINITION)
-        .unwrap()
-        .insert(crate::tables::meta::EVIDENCE_BYTES, 1)
-        .unwrap();
-    commit_durably(txn).unwrap();
-    store.inner.published.set(store.inner.database.begin_read().unwrap());
+    write_behind(&store, |txn| {
+        let mut table = txn.open_table(crate::tables::META::DEFINITION).unwrap();
+        table.insert(crate::tables::meta::EVIDENCE_BYTES, 1).unwrap();
+    });
     let found = store.fsck().unwrap();
     assert_eq!(found.problem_count, 1, "{:?}", found.problems);
     assert!(found.problems[0].what.contains("bytes of evidence"), "{:?}", found.problems);

@@ -11,9 +11,8 @@
 //!   header as the last fsync that succeeded left it, which names the last acknowledged commit or the one before the
 //!   failed step.
 //!
-//! A handle that is replaced writes nothing any more: redb would make durable, as it closes, what was only committed in
-//! memory and may never have been acknowledged. What was acknowledged since the last durable commit is in the journal, and
-//! is applied to the new handle ([`crate::journal::Journal::replay`]).
+//! A handle that is replaced writes nothing any more, not even as it closes. What was acknowledged since its last commit is in the
+//! journal and in memory ([`crate::memtable`]), and lies over the new handle as it lay over the old one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{Database, Durability, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
+use redb::{Database, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -91,13 +90,13 @@ impl Db {
         guarded(|| Ok(database.begin_read()?))
     }
 
-    /// The next transaction that writes: committed in memory, or durably by [`commit_durably`].
+    /// The next transaction that writes; [`commit_durably`] ends it.
     pub(crate) fn begin_write(&self) -> Result<WriteTransaction, StoreError> {
         let database = self.current()?;
         guarded(|| Ok(database.begin_write()?))
     }
 
-    /// Cuts the file off from the handle: what was only committed in memory stays there and goes with it.
+    /// Cuts the file off from the handle: it writes nothing any more, not even as it closes.
     pub(crate) fn sever(&self) {
         if let Some(handle) = &*self.slot() {
             handle.is_severed.store(true, Ordering::SeqCst);
@@ -172,15 +171,9 @@ impl Drop for Db {
     }
 }
 
-/// Commits with everything that was only in memory until now, so that the file opens quickly after a crash.
+/// Commits so that the file opens quickly after a crash.
 pub(crate) fn commit_durably(mut txn: WriteTransaction) -> Result<(), StoreError> {
     txn.set_quick_repair(true);
-    Ok(txn.commit()?)
-}
-
-/// Commits in memory: a later durable commit takes it along, and without one it is gone.
-pub(crate) fn commit_in_memory(mut txn: WriteTransaction) -> Result<(), StoreError> {
-    txn.set_durability(Durability::None).map_err(redb::Error::from)?;
     Ok(txn.commit()?)
 }
 

@@ -4,7 +4,6 @@
 //! log no longer reaches back so far, or never reached so far (another or a restored store): then it reads the state
 //! anew instead of guessing.
 
-use redb::ReadableTable;
 use throughline_protocol::codec::{self, Map};
 use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 
@@ -200,7 +199,7 @@ impl Change {
 }
 
 /// Appends an event; returns its id.
-pub(crate) fn write(changes: &Changes<'_, '_>, at: UnixMillis, change: &Change) -> Result<u64, StoreError> {
+pub(crate) fn write(changes: &Changes<'_>, at: UnixMillis, change: &Change) -> Result<u64, StoreError> {
     let id = changes.next_number(meta::NEXT_EVENT)?;
     let row = codec::encode_map(&change.to_map().with("at", at));
     changes.put(tables::EVENTS, id, row.as_slice())?;
@@ -240,7 +239,7 @@ pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<Event
 }
 
 /// Removes the oldest events above `keep`, at most `limit` of them; returns how many.
-pub(crate) fn trim(changes: &Changes<'_, '_>, keep: u64, limit: usize) -> Result<usize, StoreError> {
+pub(crate) fn trim(changes: &Changes<'_>, keep: u64, limit: usize) -> Result<usize, StoreError> {
     let newest = newest(changes.txn)?;
     let over: Vec<u64> = {
         let table = changes.txn.table(tables::EVENTS)?;
@@ -270,11 +269,11 @@ impl Step for PutNote {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<u64, StoreError> {
         write(changes, self.at, &Change::Note { topic: self.topic, data: self.data })
     }
 }

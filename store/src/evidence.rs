@@ -3,7 +3,6 @@
 //! Here is the truth; the files under `evidence/` are copies for people. What peers may add is bounded for a session and
 //! for the store, and an accusation that is held is not added twice, however it is shown.
 
-use redb::ReadableTable;
 use throughline_protocol::codec::{self, Map};
 use throughline_protocol::evidence::{Accusation, Exhibit, Kind};
 use throughline_protocol::id::{EntryCid, Epoch, Principal, SessionId, UnixMillis};
@@ -120,7 +119,7 @@ fn list(
 }
 
 /// Lets the evidence of a session go, be it readable or not.
-pub(crate) fn forget(changes: &Changes<'_, '_>, session: SessionId) -> Result<(), StoreError> {
+pub(crate) fn forget(changes: &Changes<'_>, session: SessionId) -> Result<(), StoreError> {
     let genesis = *session.genesis().digest();
     let (mut gone, mut unreadable) = (Vec::new(), 0_u64);
     for row in changes.txn.table(tables::EVIDENCE)?.range((&genesis, &[][..])..)? {
@@ -252,7 +251,7 @@ impl Step for PutEvidence {
     /// What it takes the place of: a file, or a row that cannot be read.
     type Plan = Held;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
         let (session, accusation) = (self.exhibit.session(), self.exhibit.accusation());
         let held = held(view.txn, session, &accusation)?;
         if held.is_some() {
@@ -268,7 +267,7 @@ impl Step for PutEvidence {
         Ok(None)
     }
 
-    fn write(self, held: Self::Plan, changes: &Changes<'_, '_>) -> Result<Put, StoreError> {
+    fn write(self, held: Self::Plan, changes: &Changes<'_>) -> Result<Put, StoreError> {
         let id = *self.exhibit.id().digest();
         let session = self.exhibit.session();
         let is_damaged = matches!(held, Some(Err(_)));
@@ -319,11 +318,11 @@ impl Step for MarkTold {
     type Error = StoreError;
     type Plan = Option<KeptEvidence>;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
         Ok(get(view.txn, self.session, &self.accusation)?.filter(|kept| kept.told.is_none()))
     }
 
-    fn write(self, held: Self::Plan, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, held: Self::Plan, changes: &Changes<'_>) -> Result<(), StoreError> {
         let Some(held) = held else { return Ok(()) };
         let key = key_of(&held.accusation);
         let row = KeptEvidence { told: Some(self.at), ..held }.to_bytes();
@@ -345,11 +344,11 @@ impl Step for DropEvidence {
     type Error = StoreError;
     type Plan = Option<KeptEvidence>;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
         get(view.txn, self.session, &self.accusation)
     }
 
-    fn write(self, held: Self::Plan, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, held: Self::Plan, changes: &Changes<'_>) -> Result<(), StoreError> {
         let Some(held) = held else { return Ok(()) };
         let key = key_of(&held.accusation);
         changes.remove(tables::EVIDENCE, (self.session.genesis().digest(), key.as_slice()))?;

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sha2::{Digest, Sha256};
 use throughline_protocol::id::{Cid, Codec, HashKind};
 
-use crate::database::Db;
 use crate::disk::{Disk, NewFile};
 use crate::error::StoreError;
 use crate::health::Health;
@@ -199,7 +198,7 @@ impl Files {
     }
 
     /// Unlinks a file that no row names and no operation in flight relies on. An operation gives its
-    /// file up after its commit, so a snapshot taken while none holds it sees the row.
+    /// file up after its batch, so what `newest` gives while none holds it sees the row.
     /// What `durable` gives, asked for after that, must not name the file either.
     ///
     /// # Errors
@@ -207,11 +206,11 @@ impl Files {
     pub(crate) fn unlink_orphan<S: Source>(
         &self,
         digest: &[u8; 32],
-        database: &Db,
+        newest: impl FnOnce() -> S,
         durable: impl FnOnce() -> S,
     ) -> Result<Unlinked, StoreError> {
         let held = self.in_flight();
-        if held.contains_key(digest) || crate::payloads::names_file(&database.begin_read()?, digest)? {
+        if held.contains_key(digest) || crate::payloads::names_file(&newest(), digest)? {
             return Ok(Unlinked::Held);
         }
         if crate::payloads::names_file(&durable(), digest)? {

@@ -215,14 +215,14 @@ impl Step for Hold {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, _: &View<'_>) -> Result<(), StoreError> {
         self.entered.send(()).unwrap();
         // It ends when the sender is used or dropped.
         let _ = self.wait.recv();
         Ok(())
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<u64, StoreError> {
         self.note.write((), changes)
     }
 }
@@ -251,4 +251,18 @@ pub(crate) fn hold(store: &Store) -> mpsc::Sender<()> {
     let held = queue_hold(store);
     held.entered.recv().unwrap();
     held.release
+}
+
+/// Overwrites stored rows behind the store's back, as a failing disk would.
+pub(crate) fn write_behind(store: &Store, change: impl FnOnce(&redb::WriteTransaction)) {
+    // After a checkpoint: nothing lies over the rows.
+    let _ = store.pages_are_whole();
+    let txn = store.inner.database.begin_write().unwrap();
+    change(&txn);
+    crate::database::commit_durably(txn).unwrap();
+    let commit = crate::Snapshot::of_commit(store.inner.database.begin_read().unwrap()).unwrap();
+    assert!(store.inner.snapshots.newest.get().changed().is_empty());
+    let commit = Arc::new(commit);
+    store.inner.snapshots.newest.set(Arc::clone(&commit));
+    store.inner.snapshots.durable.set(commit);
 }

@@ -2,15 +2,13 @@
 //!
 //! While a batch waits for its fsync the writer executes the next one on top of it. Nothing of a batch leaves before that fsync:
 //! readers keep the snapshot of the last durable batch, and what an operation was told, a refusal too, may rest on the
-//! batch before it, so answers go out in order. If a batch cannot be made durable, none after it is, until the writer has put
-//! the database back to what is durable.
+//! batch before it, so answers go out in order. If a batch cannot be made durable, none after it is, until the writer has gone
+//! back to what is durable.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{JoinHandle, ThreadId};
-
-use redb::ReadTransaction;
 
 use crate::error::StoreError;
 use crate::health::{Health, Urgency};
@@ -23,20 +21,15 @@ use crate::writer::CommitHook;
 /// Batches that wait while one is made durable; the writer waits then too, and its next batch grows.
 const WAITING_MAX: usize = 2;
 
-/// The snapshot that readers get: of the last durable batch.
+/// A snapshot that is replaced as a whole.
 pub(crate) struct Published(RwLock<Arc<Snapshot>>);
 
 impl Published {
-    pub(crate) fn new(txn: ReadTransaction) -> Self {
-        Published(RwLock::new(Arc::new(Snapshot::new(txn))))
-    }
-
     pub(crate) fn get(&self) -> Arc<Snapshot> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn set(&self, txn: ReadTransaction) {
-        let snapshot = Arc::new(Snapshot::new(txn));
+    pub(crate) fn set(&self, snapshot: Arc<Snapshot>) {
         let before =
             std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), snapshot);
         // The last one to hold it closes it, outside of the lock.
@@ -44,9 +37,27 @@ impl Published {
     }
 }
 
+/// The snapshots of the moment.
+#[derive(Clone)]
+pub(crate) struct Snapshots {
+    /// What the last durable batch left: readers get it.
+    pub(crate) durable: Arc<Published>,
+    /// What the last batch left, durable or not: the next one is executed on it.
+    pub(crate) newest: Arc<Published>,
+}
+
+impl Snapshots {
+    /// Both begin with the same.
+    pub(crate) fn new(snapshot: Snapshot) -> Self {
+        let snapshot = Arc::new(snapshot);
+        let published = || Arc::new(Published(RwLock::new(Arc::clone(&snapshot))));
+        Snapshots { durable: published(), newest: published() }
+    }
+}
+
 /// What readers see of a batch.
 pub(crate) struct Seen {
-    pub(crate) snapshot: ReadTransaction,
+    pub(crate) snapshot: Arc<Snapshot>,
     /// Id of the newest event; none when nothing but the place of the bytes changed.
     pub(crate) newest_event: Option<u64>,
 }
@@ -66,9 +77,9 @@ pub(crate) struct Back {
     pub(crate) hook: Option<CommitHook>,
     health: Arc<Health>,
     published: Arc<Published>,
-    /// Whether the database has batches in memory that are not durable and will not be.
+    /// Whether the writer has batches that are not durable and will not be.
     is_ahead: Arc<AtomicBool>,
-    /// Jobs that are to be refused when the database is put back, so that whoever is told reads what it then has.
+    /// Jobs that are to be refused when the writer is put back, so that whoever is told reads what it then has.
     refused: Vec<Box<dyn Job>>,
     /// Calls the writer, which puts it back.
     wake: Box<dyn Fn() + Send>,
@@ -111,8 +122,8 @@ impl Back {
         if self.is_ahead.load(Ordering::SeqCst) { Err(self.health.refusal()) } else { Ok(()) }
     }
 
-    /// What readers see from now on: a commit of the database that was opened again, with all that is durable and no more.
-    pub(crate) fn put_back(&mut self, snapshot: ReadTransaction) {
+    /// What readers see from now on: all that is durable and no more, on the database that was opened again.
+    pub(crate) fn put_back(&mut self, snapshot: Arc<Snapshot>) {
         self.published.set(snapshot);
         self.is_ahead.store(false, Ordering::SeqCst);
     }
@@ -197,7 +208,7 @@ impl Flusher {
         Ok(Flusher { queue: Some(sender), thread: Some(thread), back, is_ahead })
     }
 
-    /// Whether a batch that was handed over could not be made durable, and the database still has it.
+    /// Whether a batch that was handed over could not be made durable, and the writer still has it.
     pub(crate) fn is_ahead(&self) -> bool {
         self.is_ahead.load(Ordering::SeqCst)
     }

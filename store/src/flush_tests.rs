@@ -26,7 +26,8 @@ fn what_is_in_the_database_is_not_refused_for_a_failure_that_came_later() {
     let mut journal = Journal::open(disk.database(&dir.join(journal::FILE)).unwrap()).unwrap();
     journal.begin(1).unwrap();
     let health = Arc::new(Health::new(disk, dir, 0));
-    let published = Arc::new(Published::new(database.begin_read().unwrap()));
+    let newest = || Snapshot::of_commit(database.begin_read().unwrap()).unwrap();
+    let published = Snapshots::new(newest()).durable;
     let flusher =
         Flusher::start(journal, Arc::clone(&health), Arc::clone(&published), None, Box::new(|| ())).unwrap();
 
@@ -35,7 +36,7 @@ fn what_is_in_the_database_is_not_refused_for_a_failure_that_came_later() {
     commit_durably(txn).unwrap();
     // A payload file of another caller could not be synced.
     health.fail_for_good(&StoreError::Closed);
-    let seen = Seen { snapshot: database.begin_read().unwrap(), newest_event: None };
+    let seen = Seen { snapshot: Arc::new(newest()), newest_event: None };
     flusher.drained().persist(&[], Some(seen)).unwrap();
     assert_eq!(counter(&published.get(), meta::OPENS).unwrap(), 7);
 

@@ -1,6 +1,5 @@
 //! Letting a whole session go: after a handoff, or to make room. Only on demand; nothing here decides when.
 
-use redb::ReadableTable;
 use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 
 use crate::error::StoreError;
@@ -54,7 +53,7 @@ impl Step for Forget {
         Urgency::Urgent
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<ForgetPlan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<ForgetPlan, StoreError> {
         let row = index::need_session(view.txn, self.session)?;
         if row.tip.cid != self.expected_tip {
             return Err(StoreError::Moved { what: "the session's tip".to_owned() });
@@ -78,7 +77,7 @@ impl Step for Forget {
         Ok(ForgetPlan { row, entries, sides })
     }
 
-    fn write(self, plan: ForgetPlan, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, plan: ForgetPlan, changes: &Changes<'_>) -> Result<(), StoreError> {
         let number = plan.row.number;
         guard::keep_bytes(changes, self.session)?;
         for gone in &plan.entries {

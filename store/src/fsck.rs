@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use redb::ReadableTable;
 use throughline_protocol::block::Decoded;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;

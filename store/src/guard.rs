@@ -51,7 +51,7 @@ pub(crate) fn row(source: &impl Source, session: SessionId) -> Result<Option<Gua
 
 /// Puts the signed bytes into the row itself, before the entry goes with its session. A row that cannot be read stays as it is:
 /// while it is there nothing is signed in the session.
-pub(crate) fn keep_bytes(changes: &Changes<'_, '_>, session: SessionId) -> Result<(), StoreError> {
+pub(crate) fn keep_bytes(changes: &Changes<'_>, session: SessionId) -> Result<(), StoreError> {
     let GuardRow { epoch, seq, cid, bytes } = match row(changes.txn, session) {
         Ok(Some(row)) => row,
         Ok(None) | Err(StoreError::Corrupt { .. } | StoreError::Index { .. }) => return Ok(()),
@@ -63,7 +63,7 @@ pub(crate) fn keep_bytes(changes: &Changes<'_, '_>, session: SessionId) -> Resul
 
 /// Writes the row that an adopted segment leaves, if it leaves one.
 pub(crate) fn put(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     segment: &VerifiedSegment,
     usage: GuardUse,
 ) -> Result<(), StoreError> {

@@ -3,7 +3,6 @@
 //! A row is written in the transaction of the change it answers for. Rows of entries stay with the session for ever, the
 //! rest expire.
 
-use redb::ReadableTable;
 use throughline_protocol::id::{SessionId, UnixMillis};
 
 use crate::error::StoreError;
@@ -73,7 +72,7 @@ pub(crate) fn look(
 }
 
 /// Writes a key that was never used.
-pub(crate) fn put(changes: &Changes<'_, '_>, idempotency: &Idempotency) -> Result<(), StoreError> {
+pub(crate) fn put(changes: &Changes<'_>, idempotency: &Idempotency) -> Result<(), StoreError> {
     let scope = idempotency.scope.bytes();
     let key = idempotency.key.as_str();
     let expires_ms = idempotency.expires.map_or(0, UnixMillis::get);
@@ -86,7 +85,7 @@ pub(crate) fn put(changes: &Changes<'_, '_>, idempotency: &Idempotency) -> Resul
 }
 
 /// Forgets keys that expired, at most `limit`; returns how many.
-pub(crate) fn expire(changes: &Changes<'_, '_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
+pub(crate) fn expire(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
         let table = changes.txn.table(tables::IDEMPOTENCY_EXPIRY)?;
@@ -116,7 +115,7 @@ impl Step for PutAnswer {
     type Error = StoreError;
     type Plan = Option<Vec<u8>>;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<Option<Vec<u8>>, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<Option<Vec<u8>>, StoreError> {
         match look(view.txn, &self.0.scope, &self.0.key, &self.0.request)? {
             Used::Never => Ok(None),
             Used::Same(result) => Ok(Some(result)),
@@ -124,7 +123,7 @@ impl Step for PutAnswer {
         }
     }
 
-    fn write(self, replayed: Option<Vec<u8>>, changes: &Changes<'_, '_>) -> Result<Vec<u8>, StoreError> {
+    fn write(self, replayed: Option<Vec<u8>>, changes: &Changes<'_>) -> Result<Vec<u8>, StoreError> {
         if let Some(result) = replayed {
             return Ok(result);
         }

@@ -1,6 +1,5 @@
 //! What the node keeps for itself: journals of jobs (moves above all), peers, aliases. Opaque bytes under a name.
 
-use redb::ReadableTable;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::id::UnixMillis;
 
@@ -150,12 +149,12 @@ impl Step for PutJob {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
         let held = job(view.txn, &self.kind, &self.id);
         self.expect.check(held, self.journal.as_deref(), &format!("{} job", self.kind))
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
         put_named(changes, tables::JOBS, (&self.kind, &self.id), self.journal.as_deref())?;
         events::write(changes, self.at, &Change::Job { kind: self.kind, id: self.id })?;
         Ok(())
@@ -181,18 +180,18 @@ impl Step for PutFact {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, view: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<(), StoreError> {
         let held = fact(view.txn, &self.space, &self.key);
         self.expect.check(held, self.value.as_deref(), &format!("{} row", self.space))
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
         put_named(changes, tables::FACTS, (&self.space, &self.key), self.value.as_deref())
     }
 }
 
 fn put_named(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     table: impl Named,
     key: (&str, &[u8]),
     value: Option<&[u8]>,

@@ -1,10 +1,9 @@
 //! The journal: what makes a small batch durable with one write and one fsync, before the database itself is written.
 //!
 //! A durable commit of the database costs two fsyncs and a write of every page that it touched; a record of the journal is the
-//! changes alone ([`crate::redo`]). So a batch goes to the journal, and into the database in memory, where every later
-//! operation and reader finds it; now and then (a *checkpoint*) the database is written for good, and the journal begins
-//! anew at its start. After a crash the database is as the last checkpoint left it, and the records after it are applied
-//! again.
+//! changes alone ([`crate::redo`]). So a batch goes to the journal, and into memory ([`crate::memtable`]), where every later
+//! operation and reader finds it; now and then (a *checkpoint*) what is there is written to the database, and the journal begins
+//! anew at its start. The database is always as the last checkpoint left it; after a crash the records after it are applied.
 //!
 //! ```text
 //! sector 0   magic ‖ opens ‖ salt ‖ sha-256 of them    which run of the data directory it belongs to
@@ -27,7 +26,7 @@
 use redb::StorageBackend;
 use sha2::{Digest, Sha256};
 
-use crate::database::{Db, commit_durably, commit_in_memory};
+use crate::database::{Db, commit_durably};
 use crate::error::StoreError;
 use crate::payloads::size_of;
 use crate::redo::{self, Redo};
@@ -135,10 +134,10 @@ fn digest_of(run: &Run, first: u64, last: u64, changes: &[u8]) -> [u8; 32] {
     digest.chain_update(changes).finalize().into()
 }
 
-/// Whether changes go to the database at once, when `before` bytes of records were written since it was: they are many, or a
+/// Whether so many bytes of changes go to the database at once, when `before` bytes of records were written since it was: they are many, or a
 /// checkpoint is due.
-pub(crate) fn wants_checkpoint(before: usize, changes: &[u8]) -> bool {
-    changes.len() > RECORD_BYTES_MAX || before >= CHECKPOINT_BYTES
+pub(crate) fn wants_checkpoint(before: usize, changes: usize) -> bool {
+    changes > RECORD_BYTES_MAX || before >= CHECKPOINT_BYTES
 }
 
 /// Bytes that changes take in the journal.
@@ -214,32 +213,6 @@ impl Journal {
         Ok(Standing::Applied)
     }
 
-    /// Applies to a database that was opened again, in memory, what it lacks of all that was made durable in this run. It
-    /// begins anew when that is nothing.
-    ///
-    /// # Errors
-    /// `E_STORE_CORRUPT` when not all of it reads back.
-    pub(crate) fn replay(&mut self, database: &Db) -> Result<(), StoreError> {
-        let applied = counter(&database.begin_read()?, meta::BATCH)?;
-        if self.at == SECTOR || applied >= self.last {
-            self.restart();
-            return Ok(());
-        }
-        let bytes = self.read(self.at)?;
-        let pending = pending(&self.run, &bytes[SECTOR..], applied)?;
-        let (first, last) =
-            (pending.first().map(|record| record.first), pending.last().map(|record| record.last));
-        if (first, last) != (Some(applied + 1), Some(self.last)) {
-            let what = format!("batches {} to {} of {FILE} do not read back", applied + 1, self.last);
-            return Err(StoreError::corrupt(what));
-        }
-        let txn = database.begin_write()?;
-        for record in &pending {
-            redo::apply(&txn, record.changes)?;
-        }
-        commit_in_memory(txn)
-    }
-
     /// Bytes of records since the database was written.
     pub(crate) fn used(&self) -> usize {
         self.at - SECTOR
@@ -271,7 +244,7 @@ impl Journal {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(HEAD_BYTES, 0);
-        batches.iter().for_each(|(_, redo)| buffer.extend(redo.bytes()));
+        batches.iter().for_each(|(_, redo)| redo.write(&mut buffer));
         let changes = &buffer[HEAD_BYTES..];
         let mut head = self.run.mark().to_vec();
         [*first, *last, size_of(changes)].iter().for_each(|number| head.extend(number.to_be_bytes()));

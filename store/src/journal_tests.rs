@@ -303,11 +303,14 @@ fn what_an_earlier_run_left_in_the_file_is_no_record() {
 /// is well formed. `number` is that of its batch.
 fn forged(number: u64) -> Vec<u8> {
     let mut redo = Redo::default();
-    redo.put("meta_v1", meta::GUARD_TRUSTED.as_bytes(), &0_u64.to_le_bytes());
-    let (run, changes) = (Run { opens: 1, salt: [0; SALT_BYTES] }, redo.bytes());
+    redo.note("meta_v1", meta::GUARD_TRUSTED.as_bytes().into(), Some(0_u64.to_le_bytes().into()));
+    let mut changes = Vec::new();
+    redo.write(&mut changes);
+    assert_eq!(changes.len(), redo.len());
+    let run = Run { opens: 1, salt: [0; SALT_BYTES] };
     let mut bytes = run.mark().to_vec();
-    [number, number, size_of(changes)].iter().for_each(|number| bytes.extend(number.to_be_bytes()));
-    bytes.extend(digest_of(&run, number, number, changes));
+    [number, number, size_of(&changes)].iter().for_each(|number| bytes.extend(number.to_be_bytes()));
+    bytes.extend(digest_of(&run, number, number, &changes));
     bytes.extend(changes);
     assert!(Record::read(&run, &bytes).is_some());
     bytes
@@ -359,7 +362,7 @@ fn bytes_of_a_peer_pass_for_no_record() {
 fn a_journal_opens_again_whatever_the_sizes_of_its_records() {
     let redo = |bytes: usize| {
         let mut redo = Redo::default();
-        redo.put("meta_v1", b"", &vec![0x5a; bytes]);
+        redo.note("meta_v1", [].into(), Some(vec![0x5a; bytes].into()));
         redo
     };
     // The first record decides the lengths that follow; the last one begins just before the lap ends.

@@ -41,6 +41,7 @@ mod idempotency;
 mod index;
 mod jobs;
 mod journal;
+mod memtable;
 mod mend;
 mod migrate;
 mod open;
@@ -57,6 +58,7 @@ mod side;
 mod source;
 mod staging;
 mod sweep;
+mod table_view;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -101,10 +103,11 @@ pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 
 use database::Db;
 use files::{Files, Unlinked};
-use flush::Published;
+use flush::Snapshots;
 use health::Health;
 use open::Lock;
 use queued::{Checkpoint, Job, Queued};
+use source::Snapshot;
 use writer::Writer;
 
 /// An open data directory. Clones share it; it closes when the last one goes.
@@ -118,7 +121,7 @@ pub struct Store {
 struct Inner {
     writer: Writer,
     health: Arc<Health>,
-    published: Arc<Published>,
+    snapshots: Snapshots,
     database: Arc<Db>,
     files: Arc<Files>,
     _lock: Arc<Lock>,
@@ -145,18 +148,18 @@ impl Store {
 
     fn start(opened: open::Opened, hook: Option<CommitHook>) -> Result<Self, OpenError> {
         let health = Arc::clone(opened.files.health());
-        let published = Arc::new(Published::new(opened.database.begin_read()?));
+        let snapshots = Snapshots::new(Snapshot::of_commit(opened.database.begin_read()?)?);
         let writer = Writer::start(
             Arc::clone(&opened.database),
             Arc::clone(&opened.files),
             Arc::clone(&health),
-            Arc::clone(&published),
+            snapshots.clone(),
             opened.journal,
             hook,
             Arc::clone(&opened.lock),
         )?;
         let (database, files, lock) = (opened.database, opened.files, opened.lock);
-        Ok(Store { inner: Arc::new(Inner { writer, health, published, database, files, _lock: lock }) })
+        Ok(Store { inner: Arc::new(Inner { writer, health, snapshots, database, files, _lock: lock }) })
     }
 
     /// Executes an operation; returns after its commit is durable.
@@ -215,7 +218,7 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn reader(&self) -> Result<Reader, StoreError> {
-        let txn = self.inner.published.get();
+        let txn = self.inner.snapshots.durable.get();
         Ok(Reader { txn, files: Arc::clone(&self.inner.files), store: self.clone() })
     }
 
@@ -238,8 +241,9 @@ impl Store {
         let (mut gone, mut failed) = (Vec::new(), None);
         for digest in self.inner.files.list()? {
             // A row that is gone is gone when that is durable.
-            let durable = || self.inner.published.get();
-            match self.inner.files.unlink_orphan(&digest, &self.inner.database, durable)? {
+            let (newest, durable) =
+                (|| self.inner.snapshots.newest.get(), || self.inner.snapshots.durable.get());
+            match self.inner.files.unlink_orphan(&digest, newest, durable)? {
                 Unlinked::Gone => gone.push(digest),
                 Unlinked::NotThere | Unlinked::Held => {}
                 Unlinked::Failed(error) => failed = Some(error),
@@ -275,7 +279,7 @@ impl Store {
     /// Whether every page of the database is as it was written; see [`database::Db::check_pages`].
     pub(crate) fn pages_are_whole(&self) -> Result<bool, StoreError> {
         let (sender, answer) = sync_channel(1);
-        let published = Arc::clone(&self.inner.published);
+        let published = Arc::clone(&self.inner.snapshots.durable);
         let checkpoint = Checkpoint {
             reply: move |written: Result<(), StoreError>| {
                 // The receiver waits below for as long as this closure lives.
@@ -285,7 +289,7 @@ impl Store {
         self.inner.writer.send(Box::new(checkpoint))?;
         let written = answer.recv().unwrap_or(Err(StoreError::Closed));
         // A store that takes no writes has nothing in memory that its pages should show.
-        let snapshot = written.unwrap_or_else(|_| self.inner.published.get());
+        let snapshot = written.unwrap_or_else(|_| self.inner.snapshots.durable.get());
         self.inner.database.check_pages(&snapshot)
     }
 

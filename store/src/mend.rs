@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use redb::ReadableTable;
 use throughline_protocol::block::Decoded;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
@@ -125,7 +124,7 @@ impl Step for Mend {
         large.map(|(_, bytes)| Ok(files.put(bytes)?.1)).collect()
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
         let mut numbers = BTreeMap::new();
         for (damage, bytes) in &self.blobs {
             if let Damage::Entry { session, .. } | Damage::Side { session, .. } = damage {
@@ -136,7 +135,7 @@ impl Step for Mend {
         Ok(numbers)
     }
 
-    fn write(self, numbers: Self::Plan, changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+    fn write(self, numbers: Self::Plan, changes: &Changes<'_>) -> Result<u64, StoreError> {
         // Blocks last: entries say who links them.
         let (blocks, others): (Vec<_>, Vec<_>) =
             self.blobs.iter().partition(|(damage, _)| matches!(damage, Damage::Block { .. }));
@@ -163,7 +162,7 @@ impl Step for Mend {
 
 /// Puts back what is not a block.
 fn put_blob(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     damage: &Damage,
     bytes: &[u8],
     numbers: &BTreeMap<SessionId, u64>,
@@ -194,7 +193,7 @@ fn put_blob(
 
 /// Puts back a block. `links` are the entries that link it, if its row, which had the first of them, cannot be read.
 fn put_block(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     digest: &[u8; 32],
     bytes: &[u8],
     links: &[(u64, u64)],
@@ -223,7 +222,7 @@ fn put_block(
 }
 
 /// Writes the index of every entry that can be read; returns how many rows it changed.
-fn reindex(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+fn reindex(changes: &Changes<'_>) -> Result<u64, StoreError> {
     let mut wrong = Vec::new();
     {
         let mut note = |cid: EntryCid, place: Place| -> Result<(), StoreError> {
@@ -258,7 +257,7 @@ fn size_of_list(length: usize) -> u64 {
 }
 
 /// Counts the bytes that are held again; returns how many counters were wrong.
-fn recount(changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+fn recount(changes: &Changes<'_>) -> Result<u64, StoreError> {
     let (mut entries, mut sides, mut staged) = (0, 0, 0);
     for row in changes.txn.table(tables::ENTRIES)?.iter()? {
         entries += EntryRow::from_bytes(row?.1.value()).map_or(0, |entry| size_of(entry.bytes));

@@ -34,7 +34,7 @@ use crate::files::{Files, make_dir, sync_dir};
 use crate::health::Health;
 use crate::journal::{self, Journal, Standing};
 use crate::migrate::{self, FORMAT};
-use crate::source::{counter, lookup};
+use crate::source::{Snapshot, counter, lookup};
 use crate::tables::{self, Spec as _, meta};
 use crate::writer::{Batch, Changes, CommitHook};
 
@@ -200,7 +200,7 @@ impl Directory<'_> {
                 table.insert(meta::GUARD_RESET_MS, self.options.started.get())?;
             }
         } else if !is_original {
-            empty_guard(&txn, self.options.started)?;
+            empty_guard(database, &txn, self.options.started)?;
         }
         txn.open_table(tables::IDENTITY::DEFINITION)?.insert("file", &identity[..])?;
         settle_sequences(&txn)?;
@@ -331,15 +331,14 @@ fn settle_sequences(txn: &WriteTransaction) -> Result<(), StoreError> {
 }
 
 /// Forgets what was signed here: this is a copy, and the original may have signed more.
-pub(crate) fn empty_guard(txn: &WriteTransaction, at: UnixMillis) -> Result<(), StoreError> {
+fn empty_guard(database: &Db, txn: &WriteTransaction, at: UnixMillis) -> Result<(), StoreError> {
     txn.open_table(tables::GUARD::DEFINITION)?.retain(|_, _| false)?;
     {
         let mut table = txn.open_table(tables::META::DEFINITION)?;
         table.insert(meta::GUARD_TRUSTED, 0)?;
         table.insert(meta::GUARD_RESET_MS, at.get())?;
     }
-    let batch = Batch::new(txn);
+    let batch = Batch::new(&Snapshot::of_commit(database.begin_read()?)?);
     events::write(&Changes { txn: &batch }, at, &Change::GuardReset)?;
-    batch.finish()?;
-    Ok(())
+    batch.finish()?.changed.apply(txn)
 }

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use redb::ReadableTable;
 use throughline_protocol::block::Block;
 use throughline_protocol::id::{EntryCid, HashKind, Seq, SessionId, UnixMillis};
 
@@ -170,7 +169,7 @@ pub(crate) fn has_more_links(source: &impl Source, digest: &[u8; 32]) -> Result<
 /// Stores the row of a block, and its bytes if they go into the table. Keeps a row that is there, with the longer lease.
 /// `link` is the entry that brought it, by session number and seq.
 pub(crate) fn put(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     digest: &[u8; 32],
     size: u64,
     inline: Option<&[u8]>,
@@ -211,7 +210,7 @@ pub(crate) fn put(
 
 /// Writes a row with the bytes that lie in the table: `inline`, or else those that are there.
 fn put_row(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     digest: &[u8; 32],
     row: BlockRow,
     inline: Option<&[u8]>,
@@ -233,7 +232,7 @@ fn put_row(
 
 /// Notes that an entry names a payload that did not come with it.
 pub(crate) fn link_payload(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     digest: &[u8; 32],
     session: u64,
     seq: Seq,
@@ -243,7 +242,7 @@ pub(crate) fn link_payload(
 
 /// Notes that an entry links a block, which only its payload names.
 pub(crate) fn link(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     digest: &[u8; 32],
     session: u64,
     seq: Seq,
@@ -254,7 +253,7 @@ pub(crate) fn link(
 
 /// Takes an entry's link away; a block that nothing links or leases then goes.
 pub(crate) fn unlink(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     digest: &[u8; 32],
     session: u64,
     seq: u64,
@@ -277,7 +276,7 @@ pub(crate) fn unlink(
 }
 
 /// Removes a block's row and bytes and keeps what is known of its links; a file is unlinked after the commit.
-pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
+pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
     let row = match held(changes.txn, digest)? {
         Held::Not => return Ok(false),
         Held::Damaged => return unreadable::remove(changes, digest).map(|_| true),
@@ -290,7 +289,7 @@ pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<boo
     Ok(true)
 }
 
-fn remove_row(changes: &Changes<'_, '_>, digest: &[u8; 32], row: BlockRow) -> Result<(), StoreError> {
+fn remove_row(changes: &Changes<'_>, digest: &[u8; 32], row: BlockRow) -> Result<(), StoreError> {
     changes.count(meta::BLOCK_BYTES, 0, row.size)?;
     changes.remove(tables::BLOCKS, digest)?;
     if row.lease_ms != 0 {
@@ -309,11 +308,7 @@ pub(crate) fn condemned(source: &impl Source) -> Result<Vec<[u8; 32]>, StoreErro
 }
 
 /// Removes blocks whose lease is over and that nothing links, at most `limit`; returns how many leases ended.
-pub(crate) fn end_leases(
-    changes: &Changes<'_, '_>,
-    now: UnixMillis,
-    limit: usize,
-) -> Result<usize, StoreError> {
+pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
         let table = changes.txn.table(tables::LEASES)?;
@@ -412,7 +407,7 @@ impl Step for PutBlock {
         Ok(vec![files.put(block.bytes())?.1])
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<Stored, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<Stored, StoreError> {
         let digest = self.digest();
         if is_refused(view.txn, &digest)? {
             return Err(StoreError::Refused(dropped(&digest)));
@@ -420,7 +415,7 @@ impl Step for PutBlock {
         Ok(if matches!(held(view.txn, &digest)?, Held::As(_)) { Stored::Held } else { Stored::New })
     }
 
-    fn write(self, stored: Stored, changes: &Changes<'_, '_>) -> Result<Stored, StoreError> {
+    fn write(self, stored: Stored, changes: &Changes<'_>) -> Result<Stored, StoreError> {
         let (digest, lease) = (self.digest(), self.lease_until.get());
         match &self.content {
             Content::Bytes(block) => {
@@ -463,11 +458,11 @@ impl Step for LinkBlocks {
     type Error = StoreError;
     type Plan = u64;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<u64, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<u64, StoreError> {
         Ok(index::need_session(view.txn, self.session)?.number)
     }
 
-    fn write(self, number: u64, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, number: u64, changes: &Changes<'_>) -> Result<(), StoreError> {
         self.links.iter().try_for_each(|(seq, digest)| link(changes, digest, number, *seq))
     }
 }
@@ -504,7 +499,7 @@ pub enum Which {
 }
 
 impl DropPayloads {
-    fn digests(&self, view: &View<'_, '_>) -> Result<BTreeMap<[u8; 32], ()>, StoreError> {
+    fn digests(&self, view: &View<'_>) -> Result<BTreeMap<[u8; 32], ()>, StoreError> {
         let number = index::need_session(view.txn, self.session)?.number;
         let table = view.txn.table(tables::ENTRIES)?;
         let mut digests = BTreeMap::new();
@@ -545,11 +540,11 @@ impl Step for DropPayloads {
         Urgency::Urgent
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
         self.digests(view)
     }
 
-    fn write(self, digests: Self::Plan, changes: &Changes<'_, '_>) -> Result<usize, StoreError> {
+    fn write(self, digests: Self::Plan, changes: &Changes<'_>) -> Result<usize, StoreError> {
         let mut gone = 0;
         for digest in digests.keys() {
             if self.later == Later::Refuse {

@@ -1,6 +1,5 @@
 //! Pins: the sessions that this node keeps and follows. A pin may be set before the session is held.
 
-use redb::ReadableTable;
 use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 
 use crate::error::StoreError;
@@ -31,7 +30,7 @@ pub(crate) fn all(source: &impl Source) -> Result<Vec<ListedPin>, StoreError> {
 }
 
 /// Sets the pin of a session.
-pub(crate) fn put(changes: &Changes<'_, '_>, session: SessionId, pin: Pin) -> Result<(), StoreError> {
+pub(crate) fn put(changes: &Changes<'_>, session: SessionId, pin: Pin) -> Result<(), StoreError> {
     changes.put(tables::PINS, session.genesis().digest(), pin.to_bytes().as_slice())?;
     events::write(changes, pin.since, &Change::Pin { session })?;
     Ok(())
@@ -53,11 +52,11 @@ impl Step for SetPin {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<(), StoreError> {
         if let Some(pin) = self.pin {
             return put(changes, self.session, pin);
         }

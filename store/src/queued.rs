@@ -9,7 +9,7 @@ use crate::writer::Step;
 /// A queued operation with its answer, without its types.
 pub(crate) trait Job: Send {
     /// Checks and writes. `Err` is a failure of the disk; a refusal is kept for the answer.
-    fn execute(&mut self, txn: &Batch<'_>) -> Result<Wrote, StoreError>;
+    fn execute(&mut self, txn: &Batch) -> Result<Wrote, StoreError>;
     /// Whether it is written while the disk is full.
     fn urgency(&self) -> Urgency;
     /// Whether it asks that the newest commit be one of the database itself.
@@ -47,7 +47,7 @@ where
     O: Step,
     R: FnOnce(Result<O::Output, O::Error>) + Send,
 {
-    fn execute(&mut self, txn: &Batch<'_>) -> Result<Wrote, StoreError> {
+    fn execute(&mut self, txn: &Batch) -> Result<Wrote, StoreError> {
         let Some(operation) = self.operation.take() else { return Ok(Wrote::Nothing) };
         match operation.check(&View { txn }) {
             Err(refusal) => {
@@ -86,7 +86,7 @@ where
 pub(crate) struct Wake;
 
 impl Job for Wake {
-    fn execute(&mut self, _txn: &Batch<'_>) -> Result<Wrote, StoreError> {
+    fn execute(&mut self, _txn: &Batch) -> Result<Wrote, StoreError> {
         Ok(Wrote::Nothing)
     }
 
@@ -112,7 +112,7 @@ pub(crate) struct Checkpoint<R> {
 }
 
 impl<R: FnOnce(Result<(), StoreError>) + Send> Job for Checkpoint<R> {
-    fn execute(&mut self, _txn: &Batch<'_>) -> Result<Wrote, StoreError> {
+    fn execute(&mut self, _txn: &Batch) -> Result<Wrote, StoreError> {
         Ok(Wrote::Nothing)
     }
 

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use redb::{ReadableTable, ReadableTableMetadata};
 use throughline_protocol::block::sha256;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, SessionId};
@@ -256,16 +255,16 @@ impl Reader {
     pub fn stats(&self) -> Result<Stats, StoreError> {
         let count = |key| counter(&self.txn, key);
         Ok(Stats {
-            sessions: self.txn.open_table(tables::SESSIONS)?.len()?,
-            entries: self.txn.open_table(tables::ENTRIES)?.len()?,
+            sessions: self.txn.table(tables::SESSIONS)?.len()?,
+            entries: self.txn.table(tables::ENTRIES)?.len()?,
             entry_bytes: count(meta::ENTRY_BYTES)?,
-            blocks: self.txn.open_table(tables::BLOCKS)?.len()?,
+            blocks: self.txn.table(tables::BLOCKS)?.len()?,
             block_bytes: count(meta::BLOCK_BYTES)?,
-            controls: self.txn.open_table(tables::CONTROLS)?.len()?,
-            side_entries: self.txn.open_table(tables::SIDE)?.len()?,
+            controls: self.txn.table(tables::CONTROLS)?.len()?,
+            side_entries: self.txn.table(tables::SIDE)?.len()?,
             side_bytes: count(meta::SIDE_BYTES)?,
             staging_bytes: count(meta::STAGING_BYTES)?,
-            pins: self.txn.open_table(tables::PINS)?.len()?,
+            pins: self.txn.table(tables::PINS)?.len()?,
             newest_event: events::newest(&self.txn)?,
             opens: count(meta::OPENS)?,
         })

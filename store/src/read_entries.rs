@@ -10,7 +10,8 @@ use crate::payloads;
 use crate::read::Reader;
 use crate::rows::EntryRow;
 use crate::side::{self, SideEntry};
-use crate::source::lookup;
+use crate::source::{Source as _, lookup};
+use crate::table_view::TableRange;
 use crate::tables;
 
 /// An entry of a main chain.
@@ -89,13 +90,13 @@ impl Reader {
     /// When the database cannot be read, or the session is not held.
     pub fn entries(&self, session: SessionId, first: Seq, last: Seq) -> Result<Entries, StoreError> {
         let number = index::need_session(&self.txn, session)?.number;
-        let table = self.txn.open_table(tables::ENTRIES)?;
+        let table = self.txn.table(tables::ENTRIES)?;
         // An empty range when they are the wrong way round.
         let last = last.get().max(first.get().saturating_sub(1));
         let range = if first.get() > last {
-            table.range_owned((number, 1)..(number, 1))?
+            table.range((number, 1)..(number, 1))?
         } else {
-            table.range_owned((number, first.get())..=(number, last))?
+            table.range((number, first.get())..=(number, last))?
         };
         Ok(Entries { range, _store: self.store.clone() })
     }
@@ -217,7 +218,7 @@ impl Reader {
 /// Entries of a main chain, oldest first, or newest first from its other end; reads as it goes, from the snapshot it was
 /// made in.
 pub struct Entries {
-    range: redb::OwnedRange<(u64, u64), tables::Row>,
+    range: TableRange<tables::ENTRIES>,
     /// The database does not close under it.
     _store: crate::Store,
 }
@@ -227,7 +228,7 @@ impl Iterator for Entries {
 
     fn next(&mut self) -> Option<Self::Item> {
         let row = self.range.next()?;
-        Some(row.map_err(StoreError::from).and_then(|(key, row)| {
+        Some(row.and_then(|(key, row)| {
             let seq = Seq::new(key.value().1)?;
             stored(seq, row.value())
         }))
@@ -237,7 +238,7 @@ impl Iterator for Entries {
 impl DoubleEndedIterator for Entries {
     fn next_back(&mut self) -> Option<Self::Item> {
         let row = self.range.next_back()?;
-        Some(row.map_err(StoreError::from).and_then(|(key, row)| {
+        Some(row.and_then(|(key, row)| {
             let seq = Seq::new(key.value().1)?;
             stored(seq, row.value())
         }))

@@ -3,42 +3,70 @@
 //! Each change names its table, a key and, unless the row goes, a value, all as the database keeps them. Applying a batch twice
 //! is the same as once. It decides nothing: who may change what was checked before the change was made.
 
+use std::sync::Arc;
+
 use redb::{Value, WriteTransaction};
 
 use crate::error::StoreError;
+use crate::memtable::Now;
 use crate::tables::{self, Spec, Visit};
 
 /// A row is put.
 const PUT: u8 = 0;
 /// A row goes.
 const REMOVE: u8 = 1;
+/// Bytes of a length.
+const LENGTH_BYTES: usize = 8;
 
-/// The changes of a batch, in order.
+/// The changes of a batch, in order. They are bytes when they are written to the journal, not before: a batch that goes to the
+/// database at once never is.
 #[derive(Debug, Default)]
 pub(crate) struct Redo {
-    bytes: Vec<u8>,
+    noted: Vec<Noted>,
+    length: usize,
+}
+
+/// One change: the row as the memtable has it.
+#[derive(Debug)]
+struct Noted {
+    table: &'static str,
+    key: Arc<[u8]>,
+    now: Now,
+}
+
+impl Noted {
+    /// `kind ‖ table ‖ key ‖ value`, each of the three with its length before it; no value for a row that goes.
+    fn parts(&self) -> (u8, [&[u8]; 3]) {
+        let (kind, value) = match &self.now {
+            Some(value) => (PUT, &value[..]),
+            None => (REMOVE, &[][..]),
+        };
+        (kind, [self.table.as_bytes(), &self.key, value])
+    }
 }
 
 impl Redo {
-    pub(crate) fn put(&mut self, table: &str, key: &[u8], value: &[u8]) {
-        self.change(table, PUT, key, value);
+    pub(crate) fn note(&mut self, table: &'static str, key: Arc<[u8]>, now: Now) {
+        let noted = Noted { table, key, now };
+        let (_, parts) = noted.parts();
+        self.length += 1 + parts.iter().map(|part| LENGTH_BYTES + part.len()).sum::<usize>();
+        self.noted.push(noted);
     }
 
-    pub(crate) fn remove(&mut self, table: &str, key: &[u8]) {
-        self.change(table, REMOVE, key, &[]);
+    /// How many bytes [`Redo::write`] writes.
+    pub(crate) fn len(&self) -> usize {
+        self.length
     }
 
-    /// `kind ‖ table ‖ key ‖ value`, each of the three with its length before it.
-    fn change(&mut self, table: &str, kind: u8, key: &[u8], value: &[u8]) {
-        self.bytes.push(kind);
-        for part in [table.as_bytes(), key, value] {
-            self.bytes.extend(crate::payloads::size_of(part).to_be_bytes());
-            self.bytes.extend(part);
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        for noted in &self.noted {
+            let (kind, parts) = noted.parts();
+            out.push(kind);
+            for part in parts {
+                out.extend(crate::payloads::size_of(part).to_be_bytes());
+                out.extend(part);
+            }
         }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
     }
 }
 
@@ -61,7 +89,7 @@ impl<'a> Change<'a> {
 }
 
 fn part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
     let (part, rest) = rest.split_at_checked(usize::try_from(u64::from_be_bytes(*length)).ok()?)?;
     *bytes = rest;
     Some(part)

@@ -11,13 +11,13 @@ use crate::tables;
 use crate::writer::{Changes, Step, View};
 
 /// Writes a session's row.
-pub(crate) fn put(changes: &Changes<'_, '_>, row: &SessionRow) -> Result<(), StoreError> {
+pub(crate) fn put(changes: &Changes<'_>, row: &SessionRow) -> Result<(), StoreError> {
     changes.put(tables::SESSIONS, row.number, row.to_bytes().as_slice())
 }
 
 /// Puts a summary into a row; the change of a verdict is an event.
 pub(crate) fn set_summary(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     row: &mut SessionRow,
     summary: Summary,
     at: UnixMillis,
@@ -51,11 +51,11 @@ impl Step for SetSelection {
         Urgency::Urgent
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<SessionRow, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<SessionRow, StoreError> {
         index::need_session(view.txn, self.session)
     }
 
-    fn write(self, mut row: SessionRow, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, mut row: SessionRow, changes: &Changes<'_>) -> Result<(), StoreError> {
         set_summary(changes, &mut row, self.summary, self.at)?;
         put(changes, &row)
     }
@@ -82,7 +82,7 @@ impl Step for SetState {
     type Error = AdoptError;
     type Plan = SessionRow;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<SessionRow, AdoptError> {
+    fn check(&self, view: &View<'_>) -> Result<SessionRow, AdoptError> {
         let row = index::need_session(view.txn, self.session)?;
         if row.state != self.from {
             return Err(StoreError::Moved { what: "the session's state".to_owned() }.into());
@@ -95,7 +95,7 @@ impl Step for SetState {
         Ok(row)
     }
 
-    fn write(self, mut row: SessionRow, changes: &Changes<'_, '_>) -> Result<SessionRow, StoreError> {
+    fn write(self, mut row: SessionRow, changes: &Changes<'_>) -> Result<SessionRow, StoreError> {
         row.state = self.to;
         row.changed = self.at;
         put(changes, &row)?;
@@ -121,11 +121,11 @@ impl Step for RaiseFence {
     type Error = StoreError;
     type Plan = SessionRow;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<SessionRow, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<SessionRow, StoreError> {
         index::need_session(view.txn, self.session)
     }
 
-    fn write(self, mut row: SessionRow, changes: &Changes<'_, '_>) -> Result<Epoch, StoreError> {
+    fn write(self, mut row: SessionRow, changes: &Changes<'_>) -> Result<Epoch, StoreError> {
         if self.epoch > row.fence {
             row.fence = self.epoch;
             row.changed = self.at;

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use redb::ReadableTable;
 use throughline_protocol::id::{EntryCid, Seq, SessionId, UnixMillis};
 use throughline_protocol::verify::Prechecked;
 
@@ -76,7 +75,7 @@ pub(crate) fn list(
 
 /// Puts an entry beside the main chain.
 pub(crate) fn put(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     session: u64,
     cid: EntryCid,
     row: &SideRow,
@@ -138,7 +137,7 @@ enum Words {
 }
 
 /// What the side entries of a session take, payloads included. What cannot be read takes nothing: it keeps no evidence out.
-fn session_bytes(view: &View<'_, '_>, session: u64) -> Result<u64, StoreError> {
+fn session_bytes(view: &View<'_>, session: u64) -> Result<u64, StoreError> {
     let table = view.txn.table(tables::SIDE)?;
     let mut bytes = 0_u64;
     for row in table.range((session, &[0; 32])..=(session, &[0xff; 32]))? {
@@ -167,7 +166,7 @@ impl Step for PutSide {
         large.map(|bytes| Ok(files.put(bytes)?.1)).collect()
     }
 
-    fn check(&self, view: &View<'_, '_>) -> Result<SidePlan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<SidePlan, StoreError> {
         let session = index::need_session(view.txn, self.session)?.number;
         let mut plan = SidePlan { session, new: Vec::new(), dropped: 0 };
         let mut seen = BTreeSet::new();
@@ -209,7 +208,7 @@ impl Step for PutSide {
         Ok(plan)
     }
 
-    fn write(self, plan: SidePlan, changes: &Changes<'_, '_>) -> Result<SideKept, StoreError> {
+    fn write(self, plan: SidePlan, changes: &Changes<'_>) -> Result<SideKept, StoreError> {
         for (at, words) in &plan.new {
             let (entry, status) = &self.entries[*at];
             let signed = entry.signed();
@@ -244,11 +243,11 @@ impl Step for RestateSide {
     type Error = StoreError;
     type Plan = u64;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<u64, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<u64, StoreError> {
         Ok(index::need_session(view.txn, self.session)?.number)
     }
 
-    fn write(self, session: u64, changes: &Changes<'_, '_>) -> Result<(), StoreError> {
+    fn write(self, session: u64, changes: &Changes<'_>) -> Result<(), StoreError> {
         for (cid, status) in self.statuses {
             let held = lookup(changes.txn, tables::SIDE, (session, cid.digest()), |row| {
                 SideRow::from_bytes(cid, row)
@@ -264,7 +263,7 @@ impl Step for RestateSide {
 
 /// Stores the payload of a side entry, linked as those of the chain are.
 fn put_words(
-    changes: &Changes<'_, '_>,
+    changes: &Changes<'_>,
     session: u64,
     seq: Seq,
     payload: EntryCid,

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use redb::{ReadableTable, Value as _};
+use redb::Value as _;
 use sha2::{Digest, Sha256};
 use throughline_protocol::block::{Block, Signed};
 use throughline_protocol::code::Code;

@@ -1,6 +1,5 @@
 //! Staging: blocks that passed their hash and are not adopted yet, with a quota and an expiry. Never served.
 
-use redb::ReadableTable;
 use throughline_protocol::block::Block;
 use throughline_protocol::id::{EntryCid, HashKind, SessionId, UnixMillis};
 
@@ -47,7 +46,7 @@ impl Step for Stage {
     type Error = StoreError;
     type Plan = StagePlan;
 
-    fn check(&self, view: &View<'_, '_>) -> Result<StagePlan, StoreError> {
+    fn check(&self, view: &View<'_>) -> Result<StagePlan, StoreError> {
         let scope = self.session.genesis();
         let (mut new, mut added_bytes) = (Vec::<Block>::new(), 0_u64);
         for block in &self.blocks {
@@ -75,7 +74,7 @@ impl Step for Stage {
         Ok(StagePlan { new, added_bytes, session_bytes })
     }
 
-    fn write(self, plan: StagePlan, changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+    fn write(self, plan: StagePlan, changes: &Changes<'_>) -> Result<u64, StoreError> {
         let scope = self.session.genesis();
         for block in &plan.new {
             changes.put(tables::STAGED, (scope.digest(), block.cid().digest()), &block.bytes()[..])?;
@@ -100,17 +99,17 @@ impl Step for Unstage {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<u64, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<u64, StoreError> {
         clear(changes, self.session.genesis().digest())
     }
 }
 
 /// Removes one scope; returns the bytes it freed.
-pub(crate) fn clear(changes: &Changes<'_, '_>, scope: &[u8; 32]) -> Result<u64, StoreError> {
+pub(crate) fn clear(changes: &Changes<'_>, scope: &[u8; 32]) -> Result<u64, StoreError> {
     let Some(bytes) = lookup(changes.txn, tables::STAGING_SCOPES, scope, |(bytes, _)| bytes)? else {
         return Ok(0);
     };
@@ -128,7 +127,7 @@ pub(crate) fn clear(changes: &Changes<'_, '_>, scope: &[u8; 32]) -> Result<u64, 
 }
 
 /// Removes scopes that expired, at most `limit`; returns how many.
-pub(crate) fn expire(changes: &Changes<'_, '_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
+pub(crate) fn expire(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
         let table = changes.txn.table(tables::STAGING_SCOPES)?;

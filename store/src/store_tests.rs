@@ -88,21 +88,13 @@ fn damage_is_told_and_never_handed_out() {
     assert!(store.fsck().unwrap().is_clean());
 }
 
-/// Overwrites stored rows behind the store's back, as a failing disk would.
-fn damage(store: &Store, change: impl FnOnce(&redb::WriteTransaction)) {
-    let txn = store.inner.database.begin_write().unwrap();
-    change(&txn);
-    txn.commit().unwrap();
-    store.inner.published.set(store.inner.database.begin_read().unwrap());
-}
-
 #[test]
 fn damaged_rows_are_told_by_reads_and_by_fsck() {
     let (home, builder) = (Home::new(), session("rows", 3));
     let store = home.open();
     store.adopt(whole(&builder), AdoptOptions { controls: builder.controls().to_vec(), ..at() }).unwrap();
     let number = store.reader().unwrap().session(builder.session()).unwrap().unwrap().number;
-    damage(&store, |txn| {
+    write_behind(&store, |txn| {
         let mut table = txn.open_table(crate::tables::ENTRIES::DEFINITION).unwrap();
         let mut row = table.get((number, 2)).unwrap().unwrap().value().to_vec();
         let end = row.len() - 1;

@@ -44,11 +44,11 @@ impl Step for Sweep {
     type Error = StoreError;
     type Plan = ();
 
-    fn check(&self, _view: &View<'_, '_>) -> Result<(), StoreError> {
+    fn check(&self, _view: &View<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn write(self, (): (), changes: &Changes<'_, '_>) -> Result<Swept, StoreError> {
+    fn write(self, (): (), changes: &Changes<'_>) -> Result<Swept, StoreError> {
         Ok(Swept {
             staging: staging::expire(changes, self.now, ROWS_MAX)?,
             leases: payloads::end_leases(changes, self.now, ROWS_MAX)?,

@@ -4,12 +4,13 @@
 //! (session number, seq), because random keys cost 1.8 times the bytes; what is only ever asked for by hash is keyed by
 //! the sha2-256 digest.
 
-use std::cell::RefCell;
 use std::sync::OnceLock;
 
-use redb::{Key, ReadOnlyTable, Table, TableDefinition, Value, WriteTransaction};
+use redb::{Key, ReadOnlyTable, TableDefinition, Value, WriteTransaction};
 
 use crate::checked::Checked;
+use crate::error::StoreError;
+use crate::memtable::Changed;
 
 /// A sha2-256 digest as a key.
 pub(crate) type Digest32 = &'static [u8; 32];
@@ -18,7 +19,7 @@ pub(crate) type Bytes = &'static [u8];
 /// An encoded row, see [`crate::rows`].
 pub(crate) type Row = Checked;
 
-/// One table: its types, its name, and where an open transaction keeps it.
+/// One table: its types, its name, and its place among the others.
 pub(crate) trait Spec: Copy {
     /// What rows are found by.
     type K: Key + 'static;
@@ -29,8 +30,11 @@ pub(crate) trait Spec: Copy {
     /// Its name in the database.
     const NAME: &'static str;
 
-    /// Its place among the tables that a transaction has open.
-    fn slot<'b, 't>(open: &'b Open<'t>) -> &'b RefCell<Option<Table<'t, Self::K, Self::V>>>;
+    /// Its changed rows.
+    fn changed(memtable: &Memtable) -> &Changed<Self::K>;
+
+    /// Its changed rows, to change more.
+    fn changed_mut(memtable: &mut Memtable) -> &mut Changed<Self::K>;
 
     /// Its place among the tables that a snapshot has open.
     fn read_slot(open: &OpenToRead) -> &OnceLock<ReadOnlyTable<Self::K, Self::V>>;
@@ -60,8 +64,12 @@ macro_rules! tables {
                 const DEFINITION: TableDefinition<'static, $key, $value> = TableDefinition::new($text);
                 const NAME: &'static str = $text;
 
-                fn slot<'b, 't>(open: &'b Open<'t>) -> &'b RefCell<Option<Table<'t, $key, $value>>> {
-                    &open.$field
+                fn changed(memtable: &Memtable) -> &Changed<$key> {
+                    &memtable.$field
+                }
+
+                fn changed_mut(memtable: &mut Memtable) -> &mut Changed<$key> {
+                    &mut memtable.$field
                 }
 
                 fn read_slot(open: &OpenToRead) -> &OnceLock<ReadOnlyTable<$key, $value>> {
@@ -70,10 +78,26 @@ macro_rules! tables {
             }
         )*
 
-        /// The tables that a transaction has open: opening one costs more than reading a row of it.
-        #[derive(Default)]
-        pub(crate) struct Open<'t> {
-            $($field: RefCell<Option<Table<'t, $key, $value>>>,)*
+        /// The rows of all tables that changed since the last checkpoint; see [`crate::memtable`].
+        #[derive(Clone, Default)]
+        pub(crate) struct Memtable {
+            $($field: Changed<$key>,)*
+        }
+
+        impl Memtable {
+            /// Whether nothing changed.
+            pub(crate) fn is_empty(&self) -> bool {
+                true $(&& self.$field.is_empty())*
+            }
+
+            /// Writes everything that changed to the database.
+            ///
+            /// # Errors
+            /// When the disk refuses.
+            pub(crate) fn apply(&self, txn: &WriteTransaction) -> Result<(), StoreError> {
+                $(self.$field.apply(txn, $name)?;)*
+                Ok(())
+            }
         }
 
         /// The tables that a snapshot has open.

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeSet;
 
-use redb::ReadableTable;
 use throughline_protocol::id::EntryCid;
 
 use crate::error::StoreError;
@@ -42,7 +41,7 @@ pub(crate) fn held(source: &impl Source, digest: &[u8; 32]) -> Result<Held, Stor
 
 /// Removes a row that cannot be read, keeps what is known of its links, and lists a file of it to be unlinked. Returns until
 /// when it was leased, in Unix milliseconds; 0 is not at all.
-pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<u64, StoreError> {
+pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<u64, StoreError> {
     let links = links_of_entries(changes.txn, &BTreeSet::from([*digest]))?;
     for (session, seq) in links.get(digest).into_iter().flatten() {
         changes.put(tables::BLOCK_REFS, (digest, *session, *seq), ())?;
@@ -59,7 +58,7 @@ pub(crate) fn remove(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<u64
 }
 
 /// Removes a row that cannot be read, unless an entry may link its block or a lease of it runs.
-pub(crate) fn remove_unneeded(changes: &Changes<'_, '_>, digest: &[u8; 32]) -> Result<(), StoreError> {
+pub(crate) fn remove_unneeded(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<(), StoreError> {
     if may_be_linked(changes.txn, digest)? || !leases_of(changes.txn, digest)?.is_empty() {
         return Ok(());
     }

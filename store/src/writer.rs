@@ -1,46 +1,45 @@
-//! The one writer: a thread that executes whatever is queued in one transaction; it is answered when that is durable.
+//! The one writer: a thread that executes whatever is queued as one batch; it is answered when that is durable.
 //!
 //! ```text
 //! callers ─▶ prepare (files, in the caller's thread) ─▶ bounded queue ─▶ ┌ begin ────────────────────────┐
 //!                                                                        │ each: check ─▶ write | refuse │
-//!                                                                        │ one commit in memory          │
+//!                                                                        │ laid over the batch before    │
 //!            answers ◀── readers see it ◀── one write, one fsync ◀───────└───────────────────────────────┘
 //!                        (crate::flush, while the next batch is executed)
 //! ```
 //!
-//! An operation is split in two by its types: `check` sees the transaction read-only and may refuse, `write` may only fail
+//! An operation is split in two by its types: `check` sees the batch read-only and may refuse, `write` may only fail
 //! as the disk fails. So a refused one has written nothing and spoils nothing, and no savepoint is needed. If a write or
-//! the commit fails, nothing of the batch is seen in this process, all its callers are told so, and the store takes no writes
+//! a checkpoint fails, nothing of the batch is seen in this process, all its callers are told so, and the store takes no writes
 //! until it is opened again; after a full disk, until there is room ([`crate::health`]). It may be there at the next open: an
 //! fsync that failed may have written the record whole. Who asks again with the same key gets what then stands.
 //!
-//! A small batch is committed in memory and made durable by the [`crate::journal`]; a large one, and one now and then, is
-//! committed to the database durably, and the journal begins anew. On a disk with little room left nothing goes to
-//! the journal: a full one is to be found with nothing pending.
+//! A small batch is kept in memory ([`crate::memtable`]) and made durable by the [`crate::journal`]; with a large one, and now and
+//! then, everything in memory is written to the database in one durable commit (a checkpoint), and the journal begins anew. On a
+//! disk with little room left nothing goes to the journal: a full one is to be found with nothing pending.
 //!
-//! After a failure the database may have batches in memory that are not durable. It is opened again as it was at its last
-//! durable commit, and what the journal made durable since then is applied ([`Loop::put_back`]): what was acknowledged is
-//! there, and nothing else.
+//! After a failure the writer may have batches that are not durable. It goes back to the last one that is, and opens the database
+//! again beneath it ([`Loop::put_back`]): what was acknowledged is there, and nothing else.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 
-use redb::WriteTransaction;
-
-use crate::database::{Again, Db, commit_durably, commit_in_memory, guarded};
+use crate::database::{Again, Db, commit_durably, guarded};
 use crate::error::StoreError;
 use crate::files::{Files, InFlight, Unlinked};
-use crate::flush::{Back, Flush, Flusher, Published, Seen};
+use crate::flush::{Back, Flush, Flusher, Seen, Snapshots};
 use crate::health::{Ended, Health, Urgency};
 use crate::journal::{self, Journal};
+use crate::memtable::Memtable;
 use crate::open::Lock;
 use crate::queued::{Job, Wake, Wrote, is_settled};
 use crate::redo::Redo;
-use crate::source::counter;
+use crate::source::{Snapshot, counter};
 use crate::tables::{self, meta};
 
+use crate::batch::Finished;
 pub(crate) use crate::batch::{Batch, Changes, View};
 
 /// Operations that wait for the writer; a caller above it waits.
@@ -50,7 +49,7 @@ const BATCH_MAX: usize = 256;
 /// How often in a row the writer lets other threads run while operations are expected and none came.
 const YIELDS_MAX: u32 = 3;
 
-/// One change to the store, checked and written in one transaction. The types of this crate that implement it are all
+/// One change to the store, checked and written in one batch. The types of this crate that implement it are all
 /// that can change a store.
 pub trait Operation: Step {}
 
@@ -82,13 +81,13 @@ pub trait Step: Send + 'static {
     ///
     /// # Errors
     /// The refusal.
-    fn check(&self, view: &View<'_, '_>) -> Result<Self::Plan, Self::Error>;
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, Self::Error>;
 
     /// Writes what was decided.
     ///
     /// # Errors
     /// Only when the disk fails: it undoes the whole batch and closes the store for writing.
-    fn write(self, plan: Self::Plan, changes: &Changes<'_, '_>) -> Result<Self::Output, StoreError>;
+    fn write(self, plan: Self::Plan, changes: &Changes<'_>) -> Result<Self::Output, StoreError>;
 }
 
 /// Called by the writer after each commit, with the id of the newest event. It must not block.
@@ -111,7 +110,7 @@ impl Writer {
         database: Arc<Db>,
         files: Arc<Files>,
         health: Arc<Health>,
-        published: Arc<Published>,
+        snapshots: Snapshots,
         journal: Journal,
         hook: Option<CommitHook>,
         lock: Arc<Lock>,
@@ -124,14 +123,19 @@ impl Writer {
             let sender = called.lock().unwrap_or_else(PoisonError::into_inner).clone();
             sender.map(|sender| sender.try_send(Box::new(Wake)));
         };
-        let flusher =
-            Flusher::start(journal, Arc::clone(&health), Arc::clone(&published), hook, Box::new(wake))?;
+        let flusher = Flusher::start(
+            journal,
+            Arc::clone(&health),
+            Arc::clone(&snapshots.durable),
+            hook,
+            Box::new(wake),
+        )?;
         let answers = flusher.thread_id();
         let thread = Loop {
             database,
             files,
             health,
-            published,
+            snapshots,
             flusher,
             journal_bytes: 0,
             stuck: BTreeSet::new(),
@@ -254,7 +258,7 @@ struct Loop {
     database: Arc<Db>,
     files: Arc<Files>,
     health: Arc<Health>,
-    published: Arc<Published>,
+    snapshots: Snapshots,
     flusher: Flusher,
     /// Bytes of the journal since the last checkpoint, with those that are on their way.
     journal_bytes: usize,
@@ -267,7 +271,7 @@ struct Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Closing the database would make durable what is in memory.
+            // Closing the database would write to it.
             self.database.sever();
         }
     }
@@ -289,10 +293,10 @@ impl Loop {
         let mut back = self.flusher.drained();
         back.refuse_kept();
         if self.flusher.is_ahead() || self.health.check(Urgency::Urgent).is_err() {
-            // Closing would make durable what is in memory.
+            // Closing would write to a disk that failed.
             self.database.sever();
         } else if self.journal_bytes != 0
-            && let Err(error) = guarded(|| self.database.begin_write().and_then(commit_durably))
+            && let Err(error) = guarded(|| write(&self.database, self.snapshots.newest.get().changed()))
         {
             self.health.fail(&error);
             self.database.sever();
@@ -351,22 +355,22 @@ impl Loop {
         self.put_back();
     }
 
-    /// Opens the database again with what is durable and nothing else, so that reading goes on, and writing if it may.
+    /// Goes back to what is durable and nothing else, on the database opened again, so that reading goes on, and writing if it may.
     fn put_back(&mut self) {
         let mut back = self.flusher.drained();
         let again = match self.health.ended() {
             Ended::UntilRoom => Again::ToWrite,
             Ended::ForGood => Again::ToRead,
         };
-        let mut opened = opened_again(&self.database, &mut back, again);
+        let mut opened = self.opened_again(&mut back, again);
         if again == Again::ToWrite && opened.as_ref().is_err_and(StoreError::is_storage_full) {
             // A disk without room even for this: the reserve may be enough. It is taken again after the batch.
             self.health.give_reserve();
-            opened = opened_again(&self.database, &mut back, again);
+            opened = self.opened_again(&mut back, again);
         }
         let opened = opened.or_else(|error| {
             self.health.fail_for_good(&error);
-            opened_again(&self.database, &mut back, Again::ToRead)
+            self.opened_again(&mut back, Again::ToRead)
         });
         match opened {
             Ok(()) => self.journal_bytes = back.journal.used(),
@@ -375,10 +379,22 @@ impl Loop {
         back.refuse_kept();
     }
 
-    /// Executes a batch in one transaction. Later batches see it; readers do not yet.
+    /// Opens the database again and shows what is durable.
+    fn opened_again(&self, back: &mut Back, again: Again) -> Result<(), StoreError> {
+        self.database.reopen(again)?;
+        let commit = guarded(|| Snapshot::of_commit(self.database.begin_read()?))?;
+        let durable = Arc::new(self.snapshots.durable.get().on(commit)?);
+        if durable.changed().is_empty() {
+            back.journal.restart();
+        }
+        self.snapshots.newest.set(Arc::clone(&durable));
+        back.put_back(durable);
+        Ok(())
+    }
+
+    /// Executes a batch on top of the one before. Later batches see it; readers do not yet.
     fn execute(&mut self, jobs: &mut [Box<dyn Job>], place: Place) -> Result<Executed, StoreError> {
-        let txn = self.database.begin_write()?;
-        let changes = Batch::new(&txn);
+        let changes = Batch::new(&self.snapshots.newest.get());
         let mut wrote = Wrote::Nothing;
         for job in jobs.iter_mut() {
             if job.execute(&changes)? == Wrote::Something {
@@ -387,8 +403,6 @@ impl Loop {
         }
         let has_to_be_written = self.journal_bytes != 0 && jobs.iter().any(|job| job.wants_checkpoint());
         if wrote == Wrote::Nothing && !has_to_be_written {
-            drop(changes);
-            txn.abort()?;
             return Ok(Executed::default());
         }
         let newest_event = match wrote {
@@ -396,30 +410,27 @@ impl Loop {
             Wrote::Nothing => None,
         };
         let condemned = crate::payloads::condemned(&changes)?;
-        let batch = changes.finish()?;
         let place = if has_to_be_written { Place::Database } else { place };
-        let record = self.commit(txn, batch, place)?;
-        let seen = Some(Seen { snapshot: self.database.begin_read()?, newest_event });
+        let record = self.commit(changes.finish()?, place)?;
+        let seen = Some(Seen { snapshot: self.snapshots.newest.get(), newest_event });
         Ok(Executed { record, seen, condemned })
     }
 
-    /// Commits a transaction in memory and gives the record that makes it durable; or commits it durably.
-    fn commit(
-        &mut self,
-        txn: WriteTransaction,
-        (number, redo): (u64, Redo),
-        place: Place,
-    ) -> Result<Option<(u64, Redo)>, StoreError> {
-        let is_small = !journal::wants_checkpoint(self.journal_bytes, redo.bytes());
+    /// Lays a batch over the database and gives the record that makes it durable; or writes it to the database, with everything
+    /// that lay over it.
+    fn commit(&mut self, batch: Finished, place: Place) -> Result<Option<(u64, Redo)>, StoreError> {
+        let Finished { number, redo, changed } = batch;
+        let is_small = !journal::wants_checkpoint(self.journal_bytes, redo.len());
         if is_small && place == Place::Either && !self.health.is_tight() {
-            commit_in_memory(txn)?;
-            self.journal_bytes += journal::record_length(redo.bytes().len());
+            self.snapshots.newest.set(Arc::new(self.snapshots.newest.get().with(changed, number)));
+            self.journal_bytes += journal::record_length(redo.len());
             return Ok(Some((number, redo)));
         }
         let mut back = self.flusher.drained();
         // What it stands on must have become durable.
         back.check()?;
-        commit_durably(txn)?;
+        write(&self.database, &changed)?;
+        self.snapshots.newest.set(Arc::new(Snapshot::of_commit(self.database.begin_read()?)?));
         back.journal.restart();
         self.journal_bytes = 0;
         Ok(None)
@@ -456,7 +467,11 @@ impl Loop {
     fn drop_unused(&self, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
         let mut gone = Vec::new();
         for digest in batch.iter_mut().flat_map(|job| job.take_files()) {
-            match self.files.unlink_orphan(&digest, &self.database, || self.published.get())? {
+            match self.files.unlink_orphan(
+                &digest,
+                || self.snapshots.newest.get(),
+                || self.snapshots.durable.get(),
+            )? {
                 Unlinked::Gone => gone.push(digest),
                 Unlinked::NotThere | Unlinked::Held => {}
                 // An orphan, for whoever walks them.
@@ -492,25 +507,22 @@ impl Loop {
             return Ok(());
         }
         self.files.sync_gone(gone.iter().copied())?;
-        let txn = self.database.begin_write()?;
-        let batch = Batch::new(&txn);
+        let batch = Batch::new(&self.snapshots.newest.get());
         for digest in gone {
             Changes { txn: &batch }.remove(tables::CONDEMNED, digest)?;
         }
-        let batch = batch.finish()?;
-        let record = self.commit(txn, batch, Place::Either)?;
+        let record = self.commit(batch.finish()?, Place::Either)?;
         let records: Vec<_> = record.into_iter().collect();
-        let seen = Seen { snapshot: self.database.begin_read()?, newest_event: None };
+        let seen = Seen { snapshot: self.snapshots.newest.get(), newest_event: None };
         self.flusher.drained().persist(&records, Some(seen))
     }
 }
 
-/// Opens the database again and shows it, with what the journal made durable since its last durable commit.
-fn opened_again(database: &Db, back: &mut Back, again: Again) -> Result<(), StoreError> {
-    database.reopen(again)?;
-    guarded(|| back.journal.replay(database))?;
-    back.put_back(database.begin_read()?);
-    Ok(())
+/// A checkpoint: writes to the database everything that changed since the last one.
+fn write(database: &Db, changed: &Memtable) -> Result<(), StoreError> {
+    let txn = database.begin_write()?;
+    changed.apply(&txn)?;
+    commit_durably(txn)
 }
 
 #[cfg(test)]
