@@ -209,7 +209,7 @@ fn check_not_main(view: &View<'_>, entries: &[VerifiedEntry]) -> Result<(), Stor
 fn put_large_payloads(files: &Arc<Files>, entries: &[VerifiedEntry]) -> Result<Vec<InFlight>, StoreError> {
     let large =
         entries.iter().filter_map(VerifiedEntry::payload).filter(|bytes| bytes.len() > INLINE_BYTES_MAX);
-    large.map(|bytes| Ok(files.put(bytes)?.1)).collect()
+    files.put_all(large.map(|bytes| &bytes[..]))
 }
 
 /// Gives a new session its number and row. Its tip is set by [`append`].

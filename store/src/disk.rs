@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use redb::StorageBackend;
 use redb::backends::FileBackend;
@@ -68,6 +68,22 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// As the disk fails.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
+    /// Makes the bytes of several files durable; not their names. In any order, or at once.
+    ///
+    /// # Errors
+    /// As the disk fails; any of them may be durable then.
+    fn sync_files(&self, files: &mut [Box<dyn NewFile>]) -> io::Result<()> {
+        files.iter().try_for_each(|file| file.sync())
+    }
+
+    /// Makes the names in several directories durable, in any order, or at once.
+    ///
+    /// # Errors
+    /// As the disk fails; any of them may be durable then.
+    fn sync_dirs(&self, paths: &[PathBuf]) -> io::Result<()> {
+        paths.iter().try_for_each(|path| self.sync_dir(path))
+    }
+
     /// Opens the database's file; makes it when there is none.
     ///
     /// # Errors
@@ -96,6 +112,32 @@ pub trait Disk: Debug + Send + Sync + 'static {
 /// The operating system's file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
+
+/// Threads that sync at a time. A file system makes durable with one write what several of them wait for.
+const SYNCS_AT_ONCE: usize = 8;
+
+/// How many of `count` each thread gets.
+fn share(count: usize) -> usize {
+    count.div_ceil(SYNCS_AT_ONCE).max(1)
+}
+
+/// Does something with every share, each in a thread of its own; a lone one in this.
+fn at_once<T: Send>(
+    mut shares: impl ExactSizeIterator<Item = T>,
+    act: impl Fn(T) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    if shares.len() <= 1 {
+        return shares.next().map_or(Ok(()), act);
+    }
+    std::thread::scope(|scope| {
+        let act = &act;
+        let running: Vec<_> = shares.map(|share| scope.spawn(move || act(share))).collect();
+        let ended = running.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that synced ended early")))
+        });
+        ended.fold(Ok(()), io::Result::and)
+    })
+}
 
 impl NewFile for File {
     fn sync(&self) -> io::Result<()> {
@@ -135,6 +177,16 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
+    }
+
+    fn sync_files(&self, files: &mut [Box<dyn NewFile>]) -> io::Result<()> {
+        at_once(files.chunks_mut(share(files.len())), |files| files.iter().try_for_each(|file| file.sync()))
+    }
+
+    fn sync_dirs(&self, paths: &[PathBuf]) -> io::Result<()> {
+        at_once(paths.chunks(share(paths.len())), |paths| {
+            paths.iter().try_for_each(|path| self.sync_dir(path))
+        })
     }
 
     fn database(&self, path: &Path) -> io::Result<Box<dyn StorageBackend>> {

@@ -21,6 +21,8 @@ use crate::source::Source;
 
 /// Payloads up to this size lie in a table; larger ones are files. In bytes.
 pub const INLINE_BYTES_MAX: usize = 16_384;
+/// Files that are open and synced together: far below the 1,024 descriptors that a process may be left with.
+const FILES_AT_ONCE: usize = 64;
 
 /// The files of one data directory.
 #[derive(Debug)]
@@ -124,6 +126,13 @@ impl Files {
         self.durable_leaves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the directory that a file lies in has a durable name, and whether the one above it has.
+    fn is_durable(&self, digest: &[u8; 32]) -> (bool, bool) {
+        let known = self.durable_leaves();
+        let beside = known.range([digest[0], u8::MIN]..=[digest[0], u8::MAX]).next().is_some();
+        (known.contains(&[digest[0], digest[1]]), beside)
+    }
+
     /// Keeps the file of `digest` from being unlinked while the token lives.
     pub(crate) fn hold(self: &Arc<Self>, digest: [u8; 32]) -> InFlight {
         *self.in_flight().entry(digest).or_insert(0) += 1;
@@ -137,12 +146,59 @@ impl Files {
         self.root.join(&hex[..2]).join(&hex[2..4]).join(&hex[4..])
     }
 
-    /// Stores bytes durably under their digest.
-    pub(crate) fn put(self: &Arc<Self>, bytes: &[u8]) -> Result<([u8; 32], InFlight), StoreError> {
-        let mut writer = self.writer()?;
-        writer.write_all(bytes).map_err(|error| StoreError::io("writing a payload", error))?;
-        let file = writer.finish()?;
-        Ok((file.digest, file.in_flight))
+    /// Stores bytes durably, each under their digest.
+    pub(crate) fn put_all<'b>(
+        self: &Arc<Self>,
+        all: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<Vec<InFlight>, StoreError> {
+        let (mut held, mut all) = (Vec::new(), all.peekable());
+        while all.peek().is_some() {
+            let writers = all.by_ref().take(FILES_AT_ONCE).map(|bytes| {
+                let mut writer = self.writer()?;
+                writer.write_all(bytes).map_err(|error| StoreError::io("writing a payload", error))?;
+                Ok(writer)
+            });
+            let stored = self.finish(writers.collect::<Result<_, StoreError>>()?)?;
+            held.extend(stored.into_iter().map(|file| file.in_flight));
+        }
+        Ok(held)
+    }
+
+    /// Makes files durable and moves them into place. Nothing names them before all of that is durable, so the order is free.
+    fn finish(self: &Arc<Self>, writers: Vec<FileWriter>) -> Result<Vec<StoredFile>, StoreError> {
+        let (mut stored, mut temps, mut files) = (Vec::new(), Vec::new(), Vec::new());
+        for FileWriter { temp, file, hasher, size, .. } in writers {
+            let digest: [u8; 32] = hasher.finalize().into();
+            stored.push(StoredFile { digest, size, in_flight: self.hold(digest) });
+            temps.push(temp);
+            files.push(file);
+        }
+        let synced = self.disk.sync_files(&mut files);
+        self.synced(synced.map_err(|error| StoreError::io("fsync of a payload file", error)))?;
+        drop(files);
+        let (mut leaves, mut above) = (BTreeSet::new(), BTreeSet::new());
+        for (file, temp) in stored.iter().zip(&mut temps) {
+            let path = self.path(&file.digest);
+            let leaf = path.parent().unwrap_or(&self.root);
+            // A leaf is noted when all its directories are durable: one beside this one says that that of both has a durable name.
+            let (is_durable, is_middle_durable) = self.is_durable(&file.digest);
+            make_dir(&*self.disk, leaf)?;
+            temp.rename(&path).map_err(|error| StoreError::io("renaming a payload file", error))?;
+            leaves.insert(leaf.to_owned());
+            if !is_durable {
+                above.extend(leaf.parent().map(Path::to_owned));
+            }
+            if !is_middle_durable {
+                above.insert(self.root.clone());
+            }
+        }
+        for dirs in [leaves, above] {
+            let dirs: Vec<PathBuf> = dirs.into_iter().collect();
+            let synced = self.disk.sync_dirs(&dirs);
+            self.synced(synced.map_err(|error| StoreError::io("fsync below payloads/", error)))?;
+        }
+        self.durable_leaves().extend(stored.iter().map(|file| [file.digest[0], file.digest[1]]));
+        Ok(stored)
     }
 
     /// Begins a file whose digest is not known yet.
@@ -287,6 +343,16 @@ struct Temp {
     path: Option<PathBuf>,
 }
 
+impl Temp {
+    fn rename(&mut self, to: &Path) -> io::Result<()> {
+        if let Some(path) = &self.path {
+            self.disk.rename(path, to)?;
+        }
+        self.path = None;
+        Ok(())
+    }
+}
+
 impl Drop for Temp {
     fn drop(&mut self) {
         if let Some(path) = self.path.take() {
@@ -352,40 +418,9 @@ impl FileWriter {
     ///
     /// # Errors
     /// `E_STORE_IO` when the disk refuses; nothing is left then.
-    pub fn finish(mut self) -> Result<StoredFile, StoreError> {
+    pub fn finish(self) -> Result<StoredFile, StoreError> {
         let files = Arc::clone(&self.files);
-        let digest: [u8; 32] = self.hasher.finalize().into();
-        let in_flight = files.hold(digest);
-        let synced = self.file.sync().map_err(|error| StoreError::io("fsync of a payload file", error));
-        files.synced(synced)?;
-        let path = files.path(&digest);
-        let leaf = path.parent().unwrap_or(&files.root);
-        let middle = leaf.parent().unwrap_or(&files.root);
-        let leaf_name = [digest[0], digest[1]];
-        let (is_durable, is_middle_durable) = {
-            let known = files.durable_leaves();
-            let beside = known.range([digest[0], u8::MIN]..=[digest[0], u8::MAX]).next().is_some();
-            (known.contains(&leaf_name), beside)
-        };
-        make_dir(&*files.disk, leaf)?;
-        if let Some(temp) = &self.temp.path {
-            files
-                .disk
-                .rename(temp, &path)
-                .map_err(|error| StoreError::io("renaming a payload file", error))?;
-        }
-        self.temp.path = None;
-        // A leaf is noted after all three: one beside this one says that the directory of both has a durable name.
-        let dirs: &[&Path] = match (is_durable, is_middle_durable) {
-            (true, _) => &[leaf],
-            (false, true) => &[leaf, middle],
-            (false, false) => &[leaf, middle, &files.root],
-        };
-        for dir in dirs {
-            files.synced(sync_dir(&*files.disk, dir))?;
-        }
-        files.durable_leaves().insert(leaf_name);
-        Ok(StoredFile { digest, size: self.size, in_flight })
+        files.finish(vec![self])?.pop().ok_or(StoreError::Closed)
     }
 }
 

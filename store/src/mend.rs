@@ -121,7 +121,7 @@ impl Step for Mend {
             matches!(damage, Damage::Block { .. }) && bytes.len() > INLINE_BYTES_MAX
         };
         let large = self.blobs.iter().filter(|(damage, bytes)| is_file(damage, bytes));
-        large.map(|(_, bytes)| Ok(files.put(bytes)?.1)).collect()
+        files.put_all(large.map(|(_, bytes)| &bytes[..]))
     }
 
     fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {

@@ -163,7 +163,7 @@ impl Step for PutSide {
     fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, StoreError> {
         let payloads = self.entries.iter().filter_map(|(entry, _)| entry.payload());
         let large = payloads.filter(|bytes| bytes.len() > INLINE_BYTES_MAX);
-        large.map(|bytes| Ok(files.put(bytes)?.1)).collect()
+        files.put_all(large.map(|bytes| &bytes[..]))
     }
 
     fn check(&self, view: &View<'_>) -> Result<SidePlan, StoreError> {
