@@ -140,7 +140,15 @@ impl Back {
         self.is_ahead.store(true, Ordering::SeqCst);
     }
 
-    fn flush(&mut self, batches: Vec<Flush>) {
+    fn flush(&mut self, mut batches: Vec<Flush>) {
+        // Those that need no record stand on what was durable before: they do not fall with one that waited behind them.
+        let first = batches.iter().position(|batch| batch.record.is_some()).unwrap_or(batches.len());
+        let waited = batches.split_off(first);
+        self.flush_as_one(batches);
+        self.flush_as_one(waited);
+    }
+
+    fn flush_as_one(&mut self, batches: Vec<Flush>) {
         if batches.is_empty() {
             return;
         }

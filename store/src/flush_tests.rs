@@ -8,35 +8,101 @@ use throughline_protocol::code::Code;
 use throughline_protocol::id::Codec;
 
 use super::*;
+use crate::batch::Batch;
 use crate::database::{Db, commit_durably};
 use crate::disk::Disk;
 use crate::fixture::*;
+use crate::queued::Wrote;
 use crate::source::counter;
 use crate::tables::{self, Spec as _, meta};
-use crate::testing::{Dice, ModelDisk};
+use crate::testing::{Dice, Fault, ModelDisk};
 use crate::{INLINE_BYTES_MAX, OpenOptions, PutBlock, PutNote, Store, journal, migrate};
+
+/// A flusher without a writer.
+struct Alone {
+    disk: ModelDisk,
+    database: Db,
+    health: Arc<Health>,
+    published: Arc<Published>,
+    flusher: Flusher,
+}
+
+impl Alone {
+    fn new() -> Self {
+        let (dir, model) = (Path::new("/data"), ModelDisk::new());
+        let disk: Arc<dyn Disk> = Arc::new(model.clone());
+        disk.make_dirs(dir).unwrap();
+        let database = Db::open(Arc::clone(&disk), &dir.join("store.redb"), 1 << 20).unwrap();
+        migrate::run(&database, migrate::MIGRATIONS).unwrap();
+        let mut journal = Journal::open(disk.database(&dir.join(journal::FILE)).unwrap()).unwrap();
+        journal.begin(1).unwrap();
+        let health = Arc::new(Health::new(disk, dir, 0));
+        let newest = Snapshot::of_commit(database.begin_read().unwrap()).unwrap();
+        let published = Snapshots::new(newest).durable;
+        let wake = Box::new(|| ());
+        let flusher =
+            Flusher::start(journal, Arc::clone(&health), Arc::clone(&published), None, wake).unwrap();
+        Alone { disk: model, database, health, published, flusher }
+    }
+
+    /// Commits to the database itself; gives what readers are to see.
+    fn checkpoint(&self) -> Seen {
+        let txn = self.database.begin_write().unwrap();
+        txn.open_table(tables::META::DEFINITION).unwrap().insert(meta::OPENS, 7).unwrap();
+        commit_durably(txn).unwrap();
+        let snapshot = Snapshot::of_commit(self.database.begin_read().unwrap()).unwrap();
+        Seen { snapshot: Arc::new(snapshot), newest_event: None }
+    }
+}
+
+/// A job that tells how it was answered.
+struct Told(&'static str, std::sync::mpsc::Sender<(&'static str, bool)>);
+
+impl Job for Told {
+    fn execute(&mut self, _: &Batch) -> Result<Wrote, StoreError> {
+        Ok(Wrote::Nothing)
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Ordinary
+    }
+
+    fn has_files(&self) -> bool {
+        false
+    }
+
+    fn take_files(&mut self) -> Vec<[u8; 32]> {
+        Vec::new()
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        self.1.send((self.0, committed.is_ok())).unwrap();
+    }
+}
+
+#[test]
+fn a_batch_in_the_database_is_not_refused_with_the_one_that_waited_behind_it() {
+    let alone = Alone::new();
+    let (told, answers) = channel();
+    let job = |name| -> Vec<Box<dyn Job>> { vec![Box::new(Told(name, told.clone()))] };
+    let written = Flush { record: None, seen: Some(alone.checkpoint()), jobs: job("written") };
+    let next = Flush { record: Some((1, Redo::default())), seen: None, jobs: job("next") };
+    alone.disk.fail_write_after(0, Fault::Failed);
+    let mut back = alone.flusher.drained();
+    back.flush(vec![written, next]);
+    back.refuse_kept();
+    assert!(alone.disk.heal(), "the journal failed");
+    assert_eq!(counter(&alone.published.get(), meta::OPENS).unwrap(), 7, "it is durable");
+    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [("written", true), ("next", false)]);
+}
 
 #[test]
 fn what_is_in_the_database_is_not_refused_for_a_failure_that_came_later() {
-    let dir = Path::new("/data");
-    let disk: Arc<dyn Disk> = Arc::new(ModelDisk::new());
-    disk.make_dirs(dir).unwrap();
-    let database = Db::open(Arc::clone(&disk), &dir.join("store.redb"), 1 << 20).unwrap();
-    migrate::run(&database, migrate::MIGRATIONS).unwrap();
-    let mut journal = Journal::open(disk.database(&dir.join(journal::FILE)).unwrap()).unwrap();
-    journal.begin(1).unwrap();
-    let health = Arc::new(Health::new(disk, dir, 0));
-    let newest = || Snapshot::of_commit(database.begin_read().unwrap()).unwrap();
-    let published = Snapshots::new(newest()).durable;
-    let flusher =
-        Flusher::start(journal, Arc::clone(&health), Arc::clone(&published), None, Box::new(|| ())).unwrap();
-
-    let txn = database.begin_write().unwrap();
-    txn.open_table(tables::META::DEFINITION).unwrap().insert(meta::OPENS, 7).unwrap();
-    commit_durably(txn).unwrap();
+    let alone = Alone::new();
+    let seen = alone.checkpoint();
+    let Alone { health, published, flusher, .. } = &alone;
     // A payload file of another caller could not be synced.
     health.fail_for_good(&StoreError::Closed);
-    let seen = Seen { snapshot: Arc::new(newest()), newest_event: None };
     flusher.drained().persist(&[], Some(seen)).unwrap();
     assert_eq!(counter(&published.get(), meta::OPENS).unwrap(), 7);
 
