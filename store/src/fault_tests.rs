@@ -2,12 +2,14 @@
 //! there, reading goes on, and what cannot be known to be on the disk is neither read nor built on.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::mpsc;
 
 use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::Codec;
+use throughline_protocol::testing::ts;
 
 use crate::fixture::*;
 use crate::sim_tests::*;
@@ -435,4 +437,29 @@ fn what_stands_on_a_batch_that_failed_is_refused_and_gone() {
         assert!(told > 3, "{fault:?}: {told} of the calls were in the way of a job");
         assert_eq!(went_on == 0, fault == Fault::Failed, "{fault:?}");
     }
+}
+
+#[test]
+fn a_file_whose_batch_is_in_doubt_is_no_orphan() {
+    // The journal's record: written whole, and its fsync says no.
+    let home = Home::new();
+    let disk = ModelDisk::new();
+    let store = open(&disk, &home.path()).unwrap();
+    let block = Block::of(Codec::Raw, vec![7; INLINE_BYTES_MAX + 1]);
+    let digest = *block.cid().digest();
+    let mut writer = store.file_writer().unwrap();
+    writer.write_all(block.bytes()).unwrap();
+    let put = PutBlock::file(writer.finish().unwrap(), now(), ts(5));
+    disk.fail_write_after(1, Fault::Failed);
+    assert_eq!(store.run(put).unwrap_err().code(), Code::StoreReadOnly);
+    assert!(disk.heal());
+    // Whoever walked the files since before that comes to this one now: the operation has given it up.
+    let (newest, durable) = (|| store.inner.snapshots.newest.get(), || store.inner.snapshots.durable.get());
+    let unlinked = store.inner.files.unlink_orphan(&digest, newest, durable).unwrap();
+    assert!(matches!(unlinked, crate::files::Unlinked::Held), "{unlinked:?}");
+    drop(store);
+    // As the disk has it, the batch is there.
+    let store = open(&disk, &home.path()).unwrap();
+    assert!(store.reader().unwrap().block(&block.cid()).unwrap().is_some());
+    assert!(store.fsck().unwrap().is_clean());
 }

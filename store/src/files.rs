@@ -16,7 +16,7 @@ use throughline_protocol::id::{Cid, Codec, HashKind};
 
 use crate::disk::{Disk, NewFile};
 use crate::error::StoreError;
-use crate::health::Health;
+use crate::health::{Ended, Health};
 use crate::source::Source;
 
 /// Payloads up to this size lie in a table; larger ones are files. In bytes.
@@ -255,7 +255,8 @@ impl Files {
 
     /// Unlinks a file that no row names and no operation in flight relies on. An operation gives its
     /// file up after its batch, so what `newest` gives while none holds it sees the row.
-    /// What `durable` gives, asked for after that, must not name the file either.
+    /// What `durable` gives, asked for after that, must not name the file either. After a failure that is for good a batch that
+    /// was refused may be there at the next open, with rows that nobody sees now: no file is an orphan then.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -269,7 +270,8 @@ impl Files {
         if held.contains_key(digest) || crate::payloads::names_file(&newest(), digest)? {
             return Ok(Unlinked::Held);
         }
-        if crate::payloads::names_file(&durable(), digest)? {
+        // After the look at who holds it: an operation is refused, and gives its file up, when the failure was noted.
+        if crate::payloads::names_file(&durable(), digest)? || self.health.ended() == Ended::ForGood {
             return Ok(Unlinked::Held);
         }
         Ok(self.remove(digest))
