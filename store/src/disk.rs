@@ -10,6 +10,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 
 use redb::StorageBackend;
 use redb::backends::FileBackend;
@@ -121,21 +123,32 @@ fn share(count: usize) -> usize {
     count.div_ceil(SYNCS_AT_ONCE).max(1)
 }
 
-/// Does something with every share, each in a thread of its own; a lone one in this.
+/// Does something with every share, each in a thread of its own but for the last, which is done in this one; so is what the
+/// system has no thread for.
 fn at_once<T: Send>(
-    mut shares: impl ExactSizeIterator<Item = T>,
+    shares: impl ExactSizeIterator<Item = T>,
+    thread: impl Fn() -> Builder,
     act: impl Fn(T) -> io::Result<()> + Sync,
 ) -> io::Result<()> {
-    if shares.len() <= 1 {
-        return shares.next().map_or(Ok(()), act);
-    }
+    // A share is taken out by whoever does it, so that it is still here when no thread could be started.
+    let mut shares: Vec<Mutex<Option<T>>> = shares.map(|share| Mutex::new(Some(share))).collect();
+    let last = shares.pop().and_then(|last| last.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let do_one = |share: &Mutex<Option<T>>| {
+        let share = share.lock().unwrap_or_else(PoisonError::into_inner).take();
+        share.map_or(Ok(()), &act)
+    };
     std::thread::scope(|scope| {
-        let act = &act;
-        let running: Vec<_> = shares.map(|share| scope.spawn(move || act(share))).collect();
-        let ended = running.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that synced ended early")))
+        let do_one = &do_one;
+        let running: Vec<_> =
+            shares.iter().map(|share| (share, thread().spawn_scoped(scope, move || do_one(share)))).collect();
+        let here = last.map_or(Ok(()), &act);
+        let ended = running.into_iter().map(|(share, thread)| match thread {
+            Ok(thread) => {
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that synced ended early")))
+            }
+            Err(_) => do_one(share),
         });
-        ended.fold(Ok(()), io::Result::and)
+        ended.fold(here, io::Result::and)
     })
 }
 
@@ -180,13 +193,13 @@ impl Disk for RealDisk {
     }
 
     fn sync_files(&self, files: &mut [Box<dyn NewFile>]) -> io::Result<()> {
-        at_once(files.chunks_mut(share(files.len())), |files| files.iter().try_for_each(|file| file.sync()))
+        let shares = files.chunks_mut(share(files.len()));
+        at_once(shares, Builder::new, |files| files.iter().try_for_each(|file| file.sync()))
     }
 
     fn sync_dirs(&self, paths: &[PathBuf]) -> io::Result<()> {
-        at_once(paths.chunks(share(paths.len())), |paths| {
-            paths.iter().try_for_each(|path| self.sync_dir(path))
-        })
+        let shares = paths.chunks(share(paths.len()));
+        at_once(shares, Builder::new, |paths| paths.iter().try_for_each(|path| self.sync_dir(path)))
     }
 
     fn database(&self, path: &Path) -> io::Result<Box<dyn StorageBackend>> {
@@ -218,5 +231,34 @@ impl Disk for RealDisk {
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
         let found = rustix::fs::statvfs(path)?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(thread: impl Fn() -> Builder, failing: Option<usize>) -> (Vec<usize>, io::Result<()>) {
+        let done = Mutex::new(Vec::new());
+        let ended = at_once(0..SYNCS_AT_ONCE, thread, |share| {
+            done.lock().unwrap().push(share);
+            if failing == Some(share) { Err(io::Error::other("on purpose")) } else { Ok(()) }
+        });
+        let mut done = done.into_inner().unwrap();
+        done.sort_unstable();
+        (done, ended)
+    }
+
+    #[test]
+    fn every_share_is_done_and_a_failure_of_any_is_told_also_without_threads() {
+        // No system has room for such a stack.
+        let none = || Builder::new().stack_size(usize::MAX / 2);
+        assert!(none().spawn(|| ()).is_err());
+        let all: Vec<usize> = (0..SYNCS_AT_ONCE).collect();
+        for failing in [None].into_iter().chain(all.iter().copied().map(Some)) {
+            for (told, ended) in [done(Builder::new, failing), done(none, failing)] {
+                assert_eq!((&told, ended.is_err()), (&all, failing.is_some()), "{failing:?}");
+            }
+        }
     }
 }
