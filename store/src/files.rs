@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 use throughline_protocol::id::{Cid, Codec, HashKind};
@@ -21,7 +21,7 @@ use crate::source::Source;
 
 /// Payloads up to this size lie in a table; larger ones are files. In bytes.
 pub const INLINE_BYTES_MAX: usize = 16_384;
-/// Files that are open and synced together: far below the 1,024 descriptors that a process may be left with.
+/// Files that are open and synced together, over all callers: far below the 1,024 descriptors that a process may be left with.
 const FILES_AT_ONCE: usize = 64;
 
 /// The files of one data directory.
@@ -36,6 +36,23 @@ pub struct Files {
     /// nothing: another thread, or a process that was killed, may have made it just now.
     durable_leaves: Mutex<BTreeSet<[u8; 2]>>,
     health: Arc<Health>,
+    /// How many of [`FILES_AT_ONCE`] are taken.
+    taken: Mutex<usize>,
+    /// Told when some are given back.
+    given_back: Condvar,
+}
+
+/// Some of [`FILES_AT_ONCE`], until it is dropped.
+struct Places<'f> {
+    files: &'f Files,
+    count: usize,
+}
+
+impl Drop for Places<'_> {
+    fn drop(&mut self) {
+        *self.files.taken() -= self.count;
+        self.files.given_back.notify_all();
+    }
 }
 
 /// Digests that an operation in flight relies on: their files are not unlinked before it is dropped.
@@ -103,6 +120,8 @@ impl Files {
             in_flight: Mutex::default(),
             durable_leaves: Mutex::default(),
             health,
+            taken: Mutex::default(),
+            given_back: Condvar::new(),
         }))
     }
 
@@ -146,20 +165,39 @@ impl Files {
         self.root.join(&hex[..2]).join(&hex[2..4]).join(&hex[4..])
     }
 
+    fn taken(&self) -> MutexGuard<'_, usize> {
+        // Only ever counted up and down.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes places for as many of `wanted` files as there are places, at least for one; waits while all are taken. Whoever
+    /// has some waits for nobody else's.
+    fn places(&self, wanted: usize) -> Places<'_> {
+        let waited = self.given_back.wait_while(self.taken(), |taken| *taken >= FILES_AT_ONCE);
+        let mut taken = waited.unwrap_or_else(PoisonError::into_inner);
+        let count = wanted.min(FILES_AT_ONCE - *taken);
+        *taken += count;
+        Places { files: self, count }
+    }
+
     /// Stores bytes durably, each under their digest.
     pub(crate) fn put_all<'b>(
         self: &Arc<Self>,
         all: impl Iterator<Item = &'b [u8]>,
     ) -> Result<Vec<InFlight>, StoreError> {
-        let (mut held, mut all) = (Vec::new(), all.peekable());
-        while all.peek().is_some() {
-            let writers = all.by_ref().take(FILES_AT_ONCE).map(|bytes| {
+        let all: Vec<&[u8]> = all.collect();
+        let (mut held, mut left) = (Vec::new(), &all[..]);
+        while !left.is_empty() {
+            let places = self.places(left.len());
+            let (now, later) = left.split_at(places.count);
+            let writers = now.iter().map(|bytes| {
                 let mut writer = self.writer()?;
                 writer.write_all(bytes).map_err(|error| StoreError::io("writing a payload", error))?;
                 Ok(writer)
             });
             let stored = self.finish(writers.collect::<Result<_, StoreError>>()?)?;
             held.extend(stored.into_iter().map(|file| file.in_flight));
+            left = later;
         }
         Ok(held)
     }
@@ -419,7 +457,7 @@ impl FileWriter {
     /// Makes the file durable and moves it into place.
     ///
     /// # Errors
-    /// `E_STORE_IO` when the disk refuses; nothing is left then.
+    /// `E_STORE_IO` when the disk refuses. Nothing is left then, but for a file whose name could not be made durable: an orphan.
     pub fn finish(self) -> Result<StoredFile, StoreError> {
         let files = Arc::clone(&self.files);
         files.finish(vec![self])?.pop().ok_or(StoreError::Closed)
@@ -481,3 +519,7 @@ pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
 pub(crate) fn sync_dir(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     disk.sync_dir(path).map_err(|error| StoreError::io(format!("fsync of {}", path.display()), error))
 }
+
+#[cfg(test)]
+#[path = "files_tests.rs"]
+mod tests;
