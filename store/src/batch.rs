@@ -82,12 +82,12 @@ impl Source for Batch {
     }
 }
 
-/// The transaction as a check sees it.
+/// The batch as a check sees it.
 pub struct View<'b> {
     pub(crate) txn: &'b Batch,
 }
 
-/// The transaction as a write sees it.
+/// The batch as a write sees it.
 pub struct Changes<'b> {
     pub(crate) txn: &'b Batch,
 }

@@ -122,14 +122,8 @@ impl Tally {
 }
 
 fn has_session(source: &impl Source, owner: Principal) -> Result<bool, StoreError> {
-    // A writing transaction opens a table once at a time.
-    let numbers: Vec<u64> = {
-        let table = source.table(tables::SESSIONS)?;
-        let rows = table.iter()?;
-        rows.map(|row| Ok(row?.0.value())).collect::<Result<_, StoreError>>()?
-    };
-    for number in numbers {
-        if index::session_by_number(source, number)?.owner == owner {
+    for row in source.table(tables::SESSIONS)?.iter()? {
+        if index::session_by_number(source, row?.0.value())?.owner == owner {
             return Ok(true);
         }
     }

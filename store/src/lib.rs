@@ -1,6 +1,6 @@
 //! Throughline's store: the durable truth of a node. `docs/ARCHITECTURE.md` §Store.
 //!
-//! Synchronous. One writer thread groups what is queued into one durable commit ([`writer`]); readers take snapshots
+//! Synchronous. One writer thread groups what is queued into batches, each durable as a whole ([`writer`]); readers take snapshots
 //! ([`Reader`]) and never wait for it. It takes verified values only, decides nothing about validity, knows no peers
 //! and reads no clock: every time comes in as a value.
 //!
@@ -288,7 +288,7 @@ impl Store {
         };
         self.inner.writer.send(Box::new(checkpoint))?;
         let written = answer.recv().unwrap_or(Err(StoreError::Closed));
-        // A store that takes no writes has nothing in memory that its pages should show.
+        // A store that takes no writes keeps in memory what its pages do not have: the journal has it, whose records are hashed.
         let snapshot = written.unwrap_or_else(|_| self.inner.snapshots.durable.get());
         self.inner.database.check_pages(&snapshot)
     }

@@ -156,3 +156,82 @@ fn what_lay_over_a_database_lies_over_it_again_and_never_over_a_gap() {
     }
     assert_eq!(durable.on(second).err().unwrap().code(), Code::StoreCorrupt);
 }
+
+/// A key of two parts of any length.
+type Pair = (String, Vec<u8>);
+
+fn pair() -> impl Strategy<Value = Pair> {
+    let space = proptest::sample::select(vec!["", "a", "a\0", "ab", "b"]).prop_map(str::to_owned);
+    (space, proptest::collection::vec(proptest::sample::select(vec![0_u8, 1, 0xff]), 0..4))
+}
+
+fn bound_of_pairs() -> impl Strategy<Value = Bound<Pair>> {
+    prop_oneof![Just(Bound::Unbounded), pair().prop_map(Bound::Included), pair().prop_map(Bound::Excluded)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn keys_of_any_length_are_in_the_order_of_their_table(
+        stored in proptest::collection::vec((pair(), any::<bool>()), 0..150),
+        changed in proptest::collection::vec((pair(), any::<bool>()), 0..150),
+        bounds in proptest::collection::vec((bound_of_pairs(), bound_of_pairs()), 8),
+        ends in any::<u64>(),
+    ) {
+        use std::ops::RangeBounds as _;
+        let database = database();
+        let mut map = BTreeMap::<Pair, u8>::new();
+        let mut put = |memtable: &mut Memtable, changes: &[(Pair, bool)], version: u8| {
+            for (key, is_there) in changes {
+                let now = is_there.then(|| crate::checked::Checked::as_bytes(&&[version][..]).into());
+                let key_bytes = KeyBytes::of(&(key.0.as_str(), key.1.as_slice()));
+                tables::FACTS::changed_mut(memtable).put(key_bytes, now);
+                if *is_there {
+                    map.insert(key.clone(), version);
+                } else {
+                    map.remove(key);
+                }
+            }
+        };
+        let (mut below, mut memtable) = (Memtable::default(), Memtable::default());
+        put(&mut below, &stored, 1);
+        let txn = database.begin_write().unwrap();
+        below.apply(&txn).unwrap();
+        commit_durably(txn).unwrap();
+        // A copy at every step, so that nothing is changed in place.
+        let copies: Vec<Memtable> = changed.chunks(10).map(|some| {
+            put(&mut memtable, some, 2);
+            memtable.clone()
+        }).collect();
+        let snapshot = snapshot(&database).with(memtable, 1);
+        drop(copies);
+        let table = snapshot.table(tables::FACTS).unwrap();
+        prop_assert_eq!(table.len().unwrap(), map.len() as u64);
+        for bounds in bounds {
+            let mut expected: std::collections::VecDeque<_> =
+                map.iter().filter(|(key, _)| bounds.contains(*key)).map(|(key, version)| (key.clone(), *version)).collect();
+            let borrowed = |bound: &Bound<Pair>| match bound {
+                Bound::Unbounded => Bound::Unbounded,
+                Bound::Included((space, key)) => Bound::Included((space.clone(), key.clone())),
+                Bound::Excluded((space, key)) => Bound::Excluded((space.clone(), key.clone())),
+            };
+            let (first, last) = (borrowed(&bounds.0), borrowed(&bounds.1));
+            let range = (first.as_ref().map(|(s, k)| (s.as_str(), k.as_slice())), last.as_ref().map(|(s, k)| (s.as_str(), k.as_slice())));
+            let mut rows = table.range::<(&str, &[u8])>(range).unwrap();
+            for turn in 0..expected.len() + 3 {
+                let (row, wanted) = if ends >> (turn % 64) & 1 == 0 {
+                    (rows.next(), expected.pop_front())
+                } else {
+                    (rows.next_back(), expected.pop_back())
+                };
+                let row = row.map(|row| {
+                    let (key, value) = row.unwrap();
+                    let (space, bytes) = key.value();
+                    ((space.to_owned(), bytes.to_vec()), value.value()[0])
+                });
+                prop_assert_eq!(row, wanted);
+            }
+        }
+    }
+}

@@ -12,7 +12,7 @@ pub(crate) trait Job: Send {
     fn execute(&mut self, txn: &Batch) -> Result<Wrote, StoreError>;
     /// Whether it is written while the disk is full.
     fn urgency(&self) -> Urgency;
-    /// Whether it asks that the newest commit be one of the database itself.
+    /// Whether it asks for a checkpoint.
     fn wants_checkpoint(&self) -> bool {
         false
     }
@@ -105,8 +105,7 @@ impl Job for Wake {
     fn answer(self: Box<Self>, _committed: Result<(), StoreError>) {}
 }
 
-/// Makes the newest commit one of the database itself, and gives what readers then see. The commit is shown until the answer
-/// was given.
+/// Has everything that is in memory written to the database. The answer is given while readers see that very commit.
 pub(crate) struct Checkpoint<R> {
     pub(crate) reply: R,
 }
@@ -137,7 +136,7 @@ impl<R: FnOnce(Result<(), StoreError>) + Send> Job for Checkpoint<R> {
     }
 }
 
-/// Whether a job is answered by the writer itself: it has something to do after the commit, or needs that very commit.
+/// Whether a job is answered by the writer itself: it has something to do once its batch is durable, or needs that very commit.
 pub(crate) fn is_settled(job: &dyn Job) -> bool {
     job.has_files() || job.wants_checkpoint()
 }

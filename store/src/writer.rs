@@ -44,7 +44,7 @@ pub(crate) use crate::batch::{Batch, Changes, View};
 
 /// Operations that wait for the writer; a caller above it waits.
 pub const QUEUE_MAX: usize = 1_024;
-/// Operations of one transaction.
+/// Operations of one batch.
 const BATCH_MAX: usize = 256;
 /// How often in a row the writer lets other threads run while operations are expected and none came.
 const YIELDS_MAX: u32 = 3;
@@ -90,7 +90,7 @@ pub trait Step: Send + 'static {
     fn write(self, plan: Self::Plan, changes: &Changes<'_>) -> Result<Self::Output, StoreError>;
 }
 
-/// Called by the writer after each commit, with the id of the newest event. It must not block.
+/// Called after each batch that is durable, on a thread of the store, with the id of the newest event. It must not block.
 pub type CommitHook = Box<dyn Fn(u64) + Send>;
 
 /// Where jobs wait; none once the store closes.
@@ -234,8 +234,8 @@ struct Executed {
     condemned: Vec<[u8; 32]>,
 }
 
-/// The operations of one transaction: `first` and whatever is queued. While there are fewer than `expected`, it lets the
-/// callers run that were just answered, so that they share a commit instead of each paying for one; it never waits for them.
+/// The operations of one batch: `first` and whatever is queued. While there are fewer than `expected`, it lets the
+/// callers run that were just answered, so that they share an fsync instead of each paying for one; it never waits for them.
 /// After a batch of one, one is expected: a lone caller loses nothing.
 fn gather<T>(first: T, queue: &Receiver<T>, expected: usize) -> Vec<T> {
     let mut batch = vec![first];
