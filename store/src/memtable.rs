@@ -99,16 +99,17 @@ impl<K: Key + 'static> Changed<K> {
     }
 
     /// The changed rows in a range of keys, ascending.
-    pub(crate) fn range<'k, KR>(&self, range: &impl RangeBounds<KR>) -> Vec<(KeyBytes<K>, Now)>
+    pub(crate) fn range<'k, KR>(&self, range: &impl RangeBounds<KR>) -> ChangedRange<K>
     where
         KR: std::borrow::Borrow<K::SelfType<'k>>,
     {
-        let bytes = |key: &KR| KeyBytes::<K>::of(key.borrow());
-        let bounds = (range.start_bound().map(bytes), range.end_bound().map(bytes));
-        if self.is_empty() || is_inside_out(&bounds) {
-            return Vec::new();
+        if self.is_empty() {
+            // Nothing to compare keys with.
+            return ChangedRange { changed: self.clone(), first: Bound::Unbounded, last: Bound::Unbounded };
         }
-        self.0.range(bounds).map(|(key, now)| (key.clone(), now.clone())).collect()
+        let bytes = |key: &KR| KeyBytes::<K>::of(key.borrow());
+        let (first, last) = (range.start_bound().map(bytes), range.end_bound().map(bytes));
+        ChangedRange { changed: self.clone(), first, last }
     }
 
     /// Writes them to their table.
@@ -128,14 +129,46 @@ impl<K: Key + 'static> Changed<K> {
     }
 }
 
-/// Whether a range ends before it begins, which holds nothing.
-fn is_inside_out<K: Ord>(bounds: &(Bound<K>, Bound<K>)) -> bool {
-    match bounds {
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        (Bound::Included(first), Bound::Included(last)) => first > last,
-        (Bound::Included(first) | Bound::Excluded(first), Bound::Included(last) | Bound::Excluded(last)) => {
-            first >= last
+/// Changed rows in a range of keys. It looks for each when it is asked for, so that who wants a few does not pay for all.
+pub(crate) struct ChangedRange<K: Key + 'static> {
+    changed: Changed<K>,
+    first: Bound<KeyBytes<K>>,
+    last: Bound<KeyBytes<K>>,
+}
+
+impl<K: Key + 'static> ChangedRange<K> {
+    /// Whether it ends before it begins, which holds nothing.
+    fn is_inside_out(&self) -> bool {
+        match (&self.first, &self.last) {
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+            (Bound::Included(first), Bound::Included(last)) => first > last,
+            (
+                Bound::Included(first) | Bound::Excluded(first),
+                Bound::Included(last) | Bound::Excluded(last),
+            ) => first >= last,
         }
+    }
+
+    fn left(&self) -> Option<impl DoubleEndedIterator<Item = (&KeyBytes<K>, &Now)>> {
+        (!self.is_inside_out()).then(|| self.changed.0.range((self.first.as_ref(), self.last.as_ref())))
+    }
+}
+
+impl<K: Key + 'static> Iterator for ChangedRange<K> {
+    type Item = (KeyBytes<K>, Now);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (key, now) = self.left()?.next().map(|(key, now)| (key.clone(), now.clone()))?;
+        self.first = Bound::Excluded(key.clone());
+        Some((key, now))
+    }
+}
+
+impl<K: Key + 'static> DoubleEndedIterator for ChangedRange<K> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let (key, now) = self.left()?.next_back().map(|(key, now)| (key.clone(), now.clone()))?;
+        self.last = Bound::Excluded(key.clone());
+        Some((key, now))
     }
 }
 

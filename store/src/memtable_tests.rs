@@ -235,3 +235,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_wants_a_few_rows_of_a_range_does_not_take_all() {
+    let database = database();
+    let mut memtable = Memtable::default();
+    (0..100).for_each(|key| put(&mut memtable, &(key, Some(vec![1]))));
+    let held = || {
+        let changed = tables::SESSIONS::changed(&memtable);
+        changed.iter().filter(|(key, _)| std::sync::Arc::strong_count(key.bytes()) > 1).count()
+    };
+    let snapshot = snapshot(&database).with(memtable.clone(), 1);
+    let table = snapshot.table(tables::SESSIONS).unwrap();
+    let mut rows = table.iter().unwrap();
+    let row = rows.next_back().unwrap().unwrap();
+    assert_eq!(row.0.value(), 99);
+    assert!(held() <= 2, "{} rows are held", held());
+}

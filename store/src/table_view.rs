@@ -10,7 +10,7 @@ use redb::{
 };
 
 use crate::error::StoreError;
-use crate::memtable::{Changed, KeyBytes, Now};
+use crate::memtable::{Changed, ChangedRange, KeyBytes};
 use crate::source::KeyOf;
 use crate::tables::Spec;
 
@@ -59,7 +59,7 @@ impl<'s, S: Spec> TableView<'s, S> {
     where
         KR: Borrow<KeyOf<'k, S>>,
     {
-        let changed = Ends::new(self.changed.range(&range).into_iter());
+        let changed = Ends::new(self.changed.range(&range));
         Ok(TableRange { base: Ends::new(self.base.range_owned(range)?), changed })
     }
 
@@ -94,7 +94,7 @@ impl<'s, S: Spec> TableView<'s, S> {
 /// Rows of a table in a range of keys.
 pub(crate) struct TableRange<S: Spec> {
     base: Ends<OwnedRange<S::K, S::V>>,
-    changed: Ends<std::vec::IntoIter<(KeyBytes<S::K>, Now)>>,
+    changed: Ends<ChangedRange<S::K>>,
 }
 
 /// An end of a range.
