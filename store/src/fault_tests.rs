@@ -463,3 +463,34 @@ fn a_file_whose_batch_is_in_doubt_is_no_orphan() {
     assert!(store.reader().unwrap().block(&block.cid()).unwrap().is_some());
     assert!(store.fsck().unwrap().is_clean());
 }
+
+#[test]
+fn a_disk_that_fails_while_the_store_closes_loses_nothing() {
+    let home = Home::new();
+    for fault in [Fault::Failed, Fault::ShortFull] {
+        let mut hits = 0;
+        for calls in 0.. {
+            let disk = ModelDisk::new();
+            let store = open(&disk, &home.path()).unwrap();
+            for act in ACTS {
+                apply(&store, act).unwrap();
+            }
+            let held = dump(&store).unwrap();
+            disk.fail_write_after(calls, fault);
+            drop(store);
+            let came = disk.heal();
+            let what = format!("{fault:?} after {calls} calls");
+            for disk in [disk.after_crash(&mut Dice::new(calls)), disk] {
+                let store = open(&disk, &home.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let now = dump(&store).unwrap();
+                assert!(now == held, "{what}: {:?} differ", difference(&now, &held));
+                assert!(store.fsck().unwrap().is_clean(), "{what}");
+            }
+            if !came {
+                break;
+            }
+            hits += 1;
+        }
+        assert!(hits > 5, "{fault:?}: only {hits} calls could fail");
+    }
+}
