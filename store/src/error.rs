@@ -107,6 +107,13 @@ impl StoreError {
         }
     }
 
+    /// Whether nothing was tried, because the process, or the system, had no descriptor left to open a file with.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        let StoreError::Io { source, .. } = self else { return false };
+        let errno = rustix::io::Errno::from_io_error(source);
+        errno.is_some_and(|errno| [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].contains(&errno))
+    }
+
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         StoreError::Corrupt { what: what.into() }
     }

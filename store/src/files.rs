@@ -130,9 +130,14 @@ impl Files {
         &self.health
     }
 
-    /// An fsync that failed ends writing; see [`Health`].
+    /// An fsync that failed ends writing; see [`Health`]. A directory that could not even be opened was not synced, and nothing
+    /// that was is in doubt.
     fn synced<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
-        result.inspect_err(|error| self.health.fail_for_good(error))
+        result.inspect_err(|error| {
+            if !error.is_out_of_descriptors() {
+                self.health.fail_for_good(error);
+            }
+        })
     }
 
     fn in_flight(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], u64>> {

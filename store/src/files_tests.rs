@@ -5,8 +5,12 @@ use std::sync::Barrier;
 
 use redb::StorageBackend;
 
+use throughline_protocol::block::Block;
+
 use super::*;
-use crate::testing::ModelDisk;
+use crate::fixture::*;
+use crate::testing::{Dice, ModelDisk};
+use crate::{PutBlock, Store, Sweep};
 
 /// A disk that counts the files that are being written.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +18,8 @@ struct Counting {
     disk: ModelDisk,
     /// Now, and at most so far.
     open: Arc<Mutex<(usize, usize)>>,
+    /// How many directories cannot be opened, for want of descriptors.
+    unopened: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -76,6 +82,10 @@ impl Disk for Counting {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let take = |left: u64| left.checked_sub(1);
+        if self.unopened.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
         self.disk.sync_dir(path)
     }
 
@@ -124,4 +134,29 @@ fn callers_that_put_many_files_at_once_share_the_descriptors() {
     assert_eq!(left, 0);
     assert!(most <= FILES_AT_ONCE, "{most} were open");
     assert_eq!((*files.taken(), files.list().unwrap().len()), (0, CALLERS * (2 * FILES_AT_ONCE + 1)));
+}
+
+#[test]
+fn a_directory_that_no_descriptor_is_left_for_ends_nothing() {
+    let (home, disk) = (Home::new(), Counting::default());
+    let store = Store::open_on(Arc::new(disk.clone()), &home.path(), options()).unwrap();
+    let block = |byte: u8| Block::of(Codec::Raw, vec![byte; INLINE_BYTES_MAX + 1]);
+    let put = |store: &Store, byte| store.run(PutBlock::bytes(block(byte), now(), now()));
+    disk.unopened.store(1, Ordering::SeqCst);
+    assert_eq!(put(&store, 1).unwrap_err().code(), throughline_protocol::code::Code::StoreIo);
+    assert_eq!(store.read_only_reason(), None);
+    put(&store, 1).unwrap();
+    let cut = disk.disk.after_crash(&mut Dice::new(0));
+
+    // Nor does one in the writer: the file stays listed until it is durably gone.
+    let listed = |store: &Store| crate::payloads::condemned(&store.reader().unwrap().txn).unwrap();
+    disk.unopened.store(1, Ordering::SeqCst);
+    store.run(Sweep { now: now(), events_kept: 9 }).unwrap();
+    assert_eq!((store.read_only_reason(), listed(&store)), (None, vec![*block(1).cid().digest()]));
+    put(&store, 2).unwrap();
+    assert_eq!((store.read_only_reason(), listed(&store)), (None, Vec::new()));
+    assert!(store.fsck().unwrap().is_clean());
+    drop(store);
+    let store = Store::open_on(Arc::new(cut), &home.path(), options()).unwrap();
+    assert_eq!(store.reader().unwrap().block(&block(1).cid()).unwrap(), Some(block(1).bytes().to_vec()));
 }

@@ -453,8 +453,13 @@ impl Loop {
                     self.unlink(&done.condemned)?;
                     self.drop_unused(&mut jobs)
                 });
-                if let Err(error) = left {
-                    self.failed(&error);
+                match left {
+                    // What is gone stays listed, and is synced with the next batch.
+                    Err(error) if error.is_out_of_descriptors() => {
+                        tracing::warn!("that files are gone is not durable yet: {error}");
+                    }
+                    Err(error) => self.failed(&error),
+                    Ok(()) => {}
                 }
             }
             Err(_) => self.put_back(),
