@@ -17,7 +17,7 @@ struct Arguments {
     /// Random sets for selection; session files are in proportion. As many as blobs ask for, at most 50,000.
     #[arg(long)]
     sets: Option<u64>,
-    /// The first record that is asked: what went before is left out. A run that was broken off goes on with it.
+    /// The first record that is asked. A run that was broken off goes on with the one that it told last.
     #[arg(long, default_value_t = 0, value_name = "RECORD")]
     from: u64,
     /// What decides the mutants.
@@ -40,8 +40,9 @@ fn main() -> ExitCode {
     let plan = Plan::new(arguments.seed, counts, Vec::new());
     let total = plan.len().saturating_sub(arguments.from);
     // A run of hours may be broken off: what it finds is kept as it is found.
-    let progress = |run::Progress { compared, differences, found }: run::Progress<'_>| {
-        eprintln!("{compared} of {total}, {differences} differences, {} s", began.elapsed().as_secs());
+    let progress = |run::Progress { compared, differences, next, found }: run::Progress<'_>| {
+        let seconds = began.elapsed().as_secs();
+        eprintln!("{compared} of {total}, {differences} differences, {seconds} s, --from {next}");
         let Some(difference) = found else { return };
         let kept = run::keep(&arguments.differences, difference);
         let place = kept.map_or_else(|error| error.to_string(), |file| file.display().to_string());

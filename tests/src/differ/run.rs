@@ -56,6 +56,8 @@ pub struct Progress<'a> {
     pub compared: u64,
     /// Differences among them.
     pub differences: u64,
+    /// The record before which all were compared: a run that is broken off goes on with it.
+    pub next: u64,
     /// The difference that was just found, if it is one of those that are kept.
     pub found: Option<&'a Difference>,
 }
@@ -126,23 +128,31 @@ pub fn compare(
     progress: &(dyn Fn(Progress<'_>) + Sync),
 ) -> Result<Outcome, RunError> {
     let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get() as u64);
-    let (done, differing) = (AtomicU64::new(0), AtomicU64::new(0));
-    let count = |noted: Noted<'_>| {
-        let compared = done.fetch_add(1, Ordering::Relaxed) + 1;
+    let differing = AtomicU64::new(0);
+    let done: Vec<AtomicU64> = (0..jobs).map(|_| AtomicU64::new(0)).collect();
+    let next = |job: u64, done: &AtomicU64| from + job + done.load(Ordering::Relaxed) * jobs;
+    let count = |of_job: &AtomicU64, noted: Noted<'_>| {
+        of_job.fetch_add(1, Ordering::Relaxed);
+        let compared: u64 = done.iter().map(|done| done.load(Ordering::Relaxed)).sum();
         let (more, found) = match noted {
             Noted::Alike => (0, None),
             Noted::Difference(found) => (1, found),
         };
         let differences = differing.fetch_add(more, Ordering::Relaxed) + more;
         if more > 0 || compared.is_multiple_of(10_000) {
-            progress(Progress { compared, differences, found });
+            let next = (0..).zip(&done).map(|(job, done)| next(job, done)).min().unwrap_or(from);
+            progress(Progress { compared, differences, next, found });
         }
     };
     let results: Vec<Result<Outcome, RunError>> = std::thread::scope(|scope| {
+        let (count, done) = (&count, &done);
         let running: Vec<_> = (0..jobs)
-            .map(|first| {
-                let share = Share { plan, differ, jobs, done: &count };
-                scope.spawn(move || share.ask(from + first))
+            .zip(done)
+            .map(|(first, of_job)| {
+                scope.spawn(move || {
+                    let done = |noted: Noted<'_>| count(of_job, noted);
+                    Share { plan, differ, jobs, done: &done }.ask(from + first)
+                })
             })
             .collect();
         running.into_iter().map(|job| job.join().expect("a job that ends")).collect()
