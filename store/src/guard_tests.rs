@@ -2,6 +2,7 @@ use std::fs;
 use std::sync::Arc;
 
 use throughline_protocol::code::Code;
+use throughline_protocol::id::Epoch;
 use throughline_protocol::testing::{SessionBuilder, epoch};
 
 use crate::fixture::*;
@@ -45,7 +46,7 @@ fn without_a_row_nothing_is_signed_in_an_existing_session() {
     store.adopt(whole(&builder), at()).unwrap();
     let head = mark(builder.head());
     let reader = store.reader().unwrap();
-    assert_eq!(reader.check_guard(builder.session(), epoch(0), head).unwrap(), Err(GuardError::NoRow));
+    assert_eq!(check(&reader, &builder, epoch(0), head).unwrap(), Err(GuardError::NoRow));
     push(&mut builder, "ours?");
     assert_eq!(guard_error(store.adopt(last(&builder), signed(&builder))), GuardError::NoRow);
     assert_holds(&store, &builder.at(3));
@@ -108,8 +109,17 @@ fn an_epoch_behind_the_row_is_refused() {
     let reader = store.reader().unwrap();
     let prev = mark(&builder.entries()[1]);
     let expected = GuardError::EpochBehind { signed: epoch(1), offered: epoch(0) };
-    assert_eq!(reader.check_guard(builder.session(), epoch(0), prev).unwrap(), Err(expected));
-    assert_eq!(reader.check_guard(builder.session(), epoch(1), mark(builder.head())).unwrap(), Ok(()));
+    assert_eq!(check(&reader, &builder, epoch(0), prev).unwrap(), Err(expected));
+    assert_eq!(check(&reader, &builder, epoch(1), mark(builder.head())).unwrap(), Ok(()));
+}
+
+fn check(
+    reader: &Reader,
+    builder: &SessionBuilder,
+    epoch: Epoch,
+    prev: Mark,
+) -> Result<Result<(), GuardError>, StoreError> {
+    reader.check_guard(&reader.session(builder.session()).unwrap().unwrap(), epoch, prev)
 }
 
 /// Copies a data directory file by file, as a backup or `cp -r` does.
@@ -130,7 +140,7 @@ fn assert_signs_nothing(store: &Store, builder: &SessionBuilder) {
     assert!(!reader.is_guard_trusted().unwrap());
     assert_eq!(reader.guard(builder.session()).unwrap(), None);
     let head = reader.session(builder.session()).unwrap().unwrap().tip;
-    assert_eq!(reader.check_guard(builder.session(), epoch(0), head).unwrap(), Err(GuardError::NoRow));
+    assert_eq!(check(&reader, builder, epoch(0), head).unwrap(), Err(GuardError::NoRow));
     let EventPage::Events(events) = reader.events_since(0, 1_000).unwrap() else { panic!("a gap") };
     assert!(events.iter().any(|event| event.change == Change::GuardReset));
     // Nor by taking a session over by its genesis, which the original may have done and signed after.

@@ -140,14 +140,14 @@ impl Reader {
     /// asks again.
     ///
     /// # Errors
-    /// When the database cannot be read, or the session is not held.
+    /// When the database cannot be read.
     pub fn check_guard(
         &self,
-        session: SessionId,
+        row: &SessionRow,
         epoch: Epoch,
         prev: Mark,
     ) -> Result<Result<(), GuardError>, StoreError> {
-        guard::check(&self.txn, &index::need_session(&self.txn, session)?, epoch, prev)
+        guard::check(&self.txn, row, epoch, prev)
     }
 }
 

@@ -156,7 +156,8 @@ fn next(store: &Store, builder: &SessionBuilder, round: &str) -> (VerifiedSegmen
     let session = builder.session();
     let state = ChainState::from_bytes(&reader.chain_state(session).unwrap().unwrap()).unwrap();
     let prev = state.tip();
-    reader.check_guard(session, prev.epoch, prev).unwrap().expect("the guard lets its own entry be followed");
+    let row = reader.session(session).unwrap().unwrap();
+    reader.check_guard(&row, prev.epoch, prev).unwrap().expect("the guard lets its own entry be followed");
     let seq = prev.seq.next();
     let skip = state.path().next_skip().1;
     let length = if seq.get().is_multiple_of(5) { 20_000 } else { 100 };

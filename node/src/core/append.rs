@@ -9,9 +9,9 @@ use throughline_protocol::control::Role;
 use throughline_protocol::fork::{Controls, Holds, Mark};
 use throughline_protocol::id::{EntryCid, SessionId};
 use throughline_protocol::limits;
-use throughline_protocol::verify::{Ancestry, VerifiedSegment, Verifier};
+use throughline_protocol::verify::{Ancestry, ChainState, VerifiedSegment, Verifier};
 use throughline_protocol::view::EntryDraft;
-use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, Used};
+use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, SessionRow, Used};
 
 use super::base::{Standing, head_moved};
 use super::controls::grant_of;
@@ -109,7 +109,8 @@ impl Node {
             return Err(head_moved(&reader, &standing, base)?);
         }
         let controls = self.warm().controls(&reader, standing.row.owner)?;
-        let segment = self.sign_entries(&reader, &standing, &controls, &request.entries)?;
+        let Standing { row, state } = standing;
+        let segment = self.sign_entries(&reader, &row, state, &controls, &request.entries)?;
         let answer = answer_of(request.session, &segment, Use::of(request.dry_run));
         if request.dry_run {
             return Ok(Appended { answer, replayed: false });
@@ -124,7 +125,7 @@ impl Node {
                 expires: None,
             }),
             links: links_of(&reader, segment.entries())?,
-            summary: summary::after_extension(&reader, Some(&standing.row), &segment)?,
+            summary: summary::after_extension(&reader, Some(&row), &segment)?,
             ..AdoptOptions::at(now())
         };
         let told = options.summary.is_some();
@@ -144,15 +145,15 @@ impl Node {
     fn sign_entries(
         &self,
         reader: &Reader,
-        standing: &Standing,
+        row: &SessionRow,
+        state: ChainState,
         controls: &Controls,
         entries: &[EntryDraft],
     ) -> Answer<VerifiedSegment> {
-        let (session, owner, agent) = (standing.row.session, standing.row.owner, standing.state.agent());
+        let (session, owner, agent) = (row.session, row.owner, state.agent());
         let granted = grant_of(controls, owner, self.principal(), Role::Writer, Some((session, agent)));
         let authority = granted.authority(owner, self.principal(), agent)?;
-        let mut verifier = Verifier::resume(standing.state.clone(), controls.clone())
-            .with_ancestry(Held { reader, session });
+        let mut verifier = Verifier::resume(state, controls.clone()).with_ancestry(Held { reader, session });
         for (at, draft) in entries.iter().enumerate() {
             sign_on(&mut verifier, draft, Some(authority), now(), random()?, self.key())
                 .map_err(|problem| problem.with("entry", at))?;

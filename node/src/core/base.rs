@@ -122,9 +122,9 @@ pub(crate) fn head_moved(reader: &Reader, standing: &Standing, base: EntryCid) -
 }
 
 impl Node {
-    /// Row and chain state, the state from the last act if it is the one that is stored.
+    /// Row and chain state for an act that goes on from there: the state from the last act if it is the one that is stored.
     pub(super) fn standing(&self, reader: &Reader, session: SessionId) -> Answer<Standing> {
-        standing_by(reader, session, |bytes| self.warm().state(session, bytes))
+        standing_by(reader, session, |bytes| self.warm().take_state(session, bytes))
     }
 
     /// What a signer of the next entry of a session needs.

@@ -53,7 +53,7 @@ impl Node {
                 format!("{holder} holds the session in this epoch; send it there"),
             );
         }
-        match reader.check_guard(row.session, state.tip().epoch, state.tip())? {
+        match reader.check_guard(row, state.tip().epoch, state.tip())? {
             Ok(()) => Ok(()),
             Err(guard) => refuse(Code::SignGuard, guard.to_string()),
         }

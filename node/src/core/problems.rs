@@ -158,7 +158,7 @@ impl<'a> Lookout<'a> {
         if holder != self.own || row.state != SessionState::Active {
             return Ok(None);
         }
-        let guard = self.reader.check_guard(row.session, row.tip.epoch, row.tip)?;
+        let guard = self.reader.check_guard(row, row.tip.epoch, row.tip)?;
         Ok(guard.err().map(|why| {
             problem(
                 Code::SignGuard.name(),

@@ -42,10 +42,12 @@ fn keep<K: Ord, V>(kept: &mut BTreeMap<K, V>, key: K, value: V) {
 }
 
 impl Warm {
-    /// The chain state whose bytes these are, if it is kept.
-    pub(super) fn state(&self, session: SessionId, bytes: &[u8]) -> Option<ChainState> {
-        let kept = locked(&self.states);
-        kept.get(&session).filter(|kept| kept.bytes == bytes).map(|kept| kept.state.clone())
+    /// The chain state whose bytes these are, if it is kept. It is kept no longer: whoever takes it goes on from there, and one
+    /// has some thousand bytes.
+    pub(super) fn take_state(&self, session: SessionId, bytes: &[u8]) -> Option<ChainState> {
+        let mut kept = locked(&self.states);
+        kept.get(&session).filter(|kept| kept.bytes == bytes)?;
+        kept.remove(&session).map(|kept| kept.state)
     }
 
     /// Keeps the state that an act is about to write; if it is not written, nothing will equal it.
@@ -100,11 +102,13 @@ mod tests {
         let (before, after) = (segment("warm", 1), segment("warm", 2));
         let session = before.session();
         assert_eq!(session, after.session());
-        let kept = |of: &VerifiedSegment| warm.state(session, &of.after().to_bytes());
+        let kept = |of: &VerifiedSegment| warm.take_state(session, &of.after().to_bytes());
         assert_eq!(kept(&before), None);
         warm.keep_after(&before);
-        assert_eq!(kept(&before).as_ref(), Some(before.after()));
         assert_eq!(kept(&after), None);
+        assert_eq!(kept(&before).as_ref(), Some(before.after()));
+        assert_eq!(kept(&before), None);
+        warm.keep_after(&before);
         warm.keep_after(&after);
         assert_eq!(kept(&before), None);
         assert_eq!(kept(&after).as_ref(), Some(after.after()));
