@@ -274,7 +274,8 @@ fn deny_toml_says_the_same() {
         .collect();
     let listed = OTHER_LICENCES.iter().map(|(name, licence)| ((*name).to_owned(), owned(&[licence])));
     assert_eq!(exceptions, listed.collect());
-    let floors = FLOORS.iter().map(|(name, floor)| format!("{name}@<{floor}"));
+    // A colon begins a range. After an at sign stands one version, and `@<1.2.3` would forbid 1.2.3 alone.
+    let floors = FLOORS.iter().map(|(name, floor)| format!("{name}:<{floor}"));
     let banned: BTreeSet<String> = floors.chain(owned(BANNED)).collect();
     assert_eq!(strings(&file["bans"], "deny", Some("crate")), banned);
     let sources = &file["sources"];
