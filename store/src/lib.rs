@@ -63,6 +63,7 @@ mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod unreadable;
+mod verbatim;
 mod writer;
 
 use std::path::Path;

@@ -12,11 +12,12 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use redb::{Key, Value, WriteTransaction};
+use redb::{Key, WriteTransaction};
 use rpds::RedBlackTreeMapSync;
 
 use crate::error::StoreError;
 use crate::tables::Spec;
+use crate::verbatim;
 
 pub(crate) use crate::tables::Memtable;
 
@@ -117,11 +118,11 @@ impl<K: Key + 'static> Changed<K> {
         if self.is_empty() {
             return Ok(());
         }
-        let mut table = txn.open_table(S::DEFINITION)?;
+        let mut table = txn.open_table(verbatim::definition::<S>())?;
         for (key, now) in self.iter() {
             let key = K::from_bytes(&key.bytes);
             match now {
-                Some(value) => drop(table.insert(key, S::V::from_bytes(value))?),
+                Some(value) => drop(table.insert(key, &value[..])?),
                 None => drop(table.remove(key)?),
             }
         }

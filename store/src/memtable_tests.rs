@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::path::Path;
 
 use proptest::prelude::*;
+use redb::Value as _;
 use throughline_protocol::code::Code;
 
 use super::*;

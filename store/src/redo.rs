@@ -10,6 +10,7 @@ use redb::{Value, WriteTransaction};
 use crate::error::StoreError;
 use crate::memtable::Now;
 use crate::tables::{self, Spec, Visit};
+use crate::verbatim;
 
 /// A row is put.
 const PUT: u8 = 0;
@@ -124,10 +125,10 @@ impl Visit for Again<'_> {
 
     fn table<S: Spec>(self, _: S) -> Result<(), StoreError> {
         let (key, value) = (self.change.key, self.change.value);
-        let mut table = self.txn.open_table(S::DEFINITION)?;
+        let mut table = self.txn.open_table(verbatim::definition::<S>())?;
         match self.change.kind {
             PUT if fits::<S::K>(key) && fits::<S::V>(value) => {
-                table.insert(S::K::from_bytes(key), S::V::from_bytes(value))?;
+                table.insert(S::K::from_bytes(key), value)?;
             }
             REMOVE if fits::<S::K>(key) => {
                 table.remove(S::K::from_bytes(key))?;
