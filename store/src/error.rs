@@ -256,6 +256,15 @@ pub enum GuardError {
         /// That of the new entry.
         offered: Epoch,
     },
+    /// The row cannot be read.
+    #[error("the guard row is damaged: what was signed here is not known; `throughline fsck --repair` notes it")]
+    Damaged,
+    /// A row that told what was signed here was damaged. Only an epoch above this one, opened after the damage was put right, counts.
+    #[error("what was signed here up to epoch {epoch} is not known any more: a row that told it was damaged")]
+    Unknown {
+        /// The highest epoch that was known.
+        epoch: Epoch,
+    },
     /// The segment ends in an entry that another key signed.
     #[error("the entries were not signed by this node's key")]
     NotOurs,

@@ -118,6 +118,23 @@ fn list(
     Ok(found)
 }
 
+/// Keys of the rows of a session that cannot be read.
+fn unreadable(source: &impl Source, session: SessionId) -> Result<Vec<Vec<u8>>, StoreError> {
+    let genesis = *session.genesis().digest();
+    let mut found = Vec::new();
+    for row in source.table(tables::EVIDENCE)?.range((&genesis, &[][..])..)? {
+        let (key, row) = row?;
+        let (of, key) = key.value();
+        if *of != genesis {
+            break;
+        }
+        if KeptEvidence::from_row(key, row.value()).is_err() {
+            found.push(key.to_vec());
+        }
+    }
+    Ok(found)
+}
+
 /// Lets the evidence of a session go, be it readable or not.
 pub(crate) fn forget(changes: &Changes<'_>, session: SessionId) -> Result<(), StoreError> {
     let genesis = *session.genesis().digest();
@@ -176,6 +193,14 @@ impl Reader {
     /// When the database cannot be read.
     pub fn evidence(&self, session: SessionId) -> Result<Vec<KeptEvidence>, StoreError> {
         Ok(list(&self.txn, session)?.into_iter().flatten().collect())
+    }
+
+    /// Accusations of a session whose file cannot be read; none for one whose key cannot be read either.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn unreadable_evidence(&self, session: SessionId) -> Result<Vec<Option<Accusation>>, StoreError> {
+        Ok(unreadable(&self.txn, session)?.iter().map(|key| accusation_of(key).ok()).collect())
     }
 
     /// Sessions with evidence of which others were not told yet, ascending, at most `limit`. What cannot be read is passed over:
@@ -354,6 +379,36 @@ impl Step for DropEvidence {
         changes.remove(tables::EVIDENCE, (self.session.genesis().digest(), key.as_slice()))?;
         changes.count(meta::EVIDENCE_BYTES, 0, size_of(&held.bytes))?;
         Ok(())
+    }
+}
+
+/// Lets the rows of a session go that cannot be read: what could be made again of them was.
+#[derive(Clone, Copy, Debug)]
+pub struct DropUnreadableEvidence {
+    /// The session.
+    pub session: SessionId,
+}
+
+impl Step for DropUnreadableEvidence {
+    /// What nothing shows any more; none for a row whose key cannot be read either.
+    type Output = Vec<Option<Accusation>>;
+    type Error = StoreError;
+    /// Their keys.
+    type Plan = Vec<Vec<u8>>;
+
+    fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
+        unreadable(view.txn, self.session)
+    }
+
+    fn write(self, keys: Self::Plan, changes: &Changes<'_>) -> Result<Self::Output, StoreError> {
+        for key in &keys {
+            changes.remove(tables::EVIDENCE, (self.session.genesis().digest(), key.as_slice()))?;
+        }
+        if !keys.is_empty() {
+            // How long those were is not known.
+            changes.set(meta::EVIDENCE_BYTES, count(changes.txn)?.bytes);
+        }
+        Ok(keys.iter().map(|key| accusation_of(key).ok()).collect())
     }
 }
 

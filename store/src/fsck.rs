@@ -16,10 +16,11 @@ use crate::files::short;
 use crate::index::{self, Lane};
 use crate::mend::Damage;
 use crate::read::Reader;
+use crate::rebuild::LostRow;
 use crate::rows::{ControlRow, EntryRow, SessionRow, SideRow};
 use crate::source::{Source, counter, lookup};
 use crate::tables::{self, meta};
-use crate::{guard, payloads};
+use crate::{fsck_rows, payloads};
 
 /// Problems that one run lists; beyond it they are only counted.
 const PROBLEMS_MAX: usize = 1_000;
@@ -41,6 +42,8 @@ pub struct Fsck {
     pub problems: Vec<Problem>,
     /// Blobs that can be put back with [`crate::Mend`], by what they are known as.
     pub damaged: BTreeSet<Damage>,
+    /// Rows that nobody else has and that can be put right, as far as that is safe.
+    pub rows: BTreeSet<LostRow>,
 }
 
 impl Fsck {
@@ -57,12 +60,12 @@ impl Fsck {
         }
     }
 
-    fn note(&mut self, session: Option<SessionId>, code: Code, what: impl Into<String>) {
+    pub(crate) fn note(&mut self, session: Option<SessionId>, code: Code, what: impl Into<String>) {
         self.add(Problem { session, code, what: what.into() });
     }
 
     /// Takes a value, or lists why there is none.
-    fn take<T>(&mut self, session: Option<SessionId>, value: Result<T, StoreError>) -> Option<T> {
+    pub(crate) fn take<T>(&mut self, session: Option<SessionId>, value: Result<T, StoreError>) -> Option<T> {
         value.map_err(|error| self.note(session, error.code(), error.to_string())).ok()
     }
 }
@@ -110,12 +113,13 @@ fn run(reader: &Reader, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> 
     let table = reader.txn.table(tables::SESSIONS)?;
     for row in table.iter()? {
         let (number, row) = row?;
-        let Some(row) = found.take(None, SessionRow::from_bytes(number.value(), row.value())) else {
-            continue;
+        entry_bytes += match SessionRow::from_bytes(number.value(), row.value()) {
+            Ok(row) => session(reader, &row, check, &mut found)?,
+            Err(error) => fsck_rows::lost_session(reader, number.value(), &error, &mut found)?,
         };
-        entry_bytes += session(reader, &row, check, &mut found)?;
         found.sessions += 1;
     }
+    entry_bytes += fsck_rows::missing_sessions(reader, &mut found)?;
     let counted = counter(&reader.txn, meta::ENTRY_BYTES)?;
     if counted != entry_bytes {
         found.note(
@@ -128,7 +132,8 @@ fn run(reader: &Reader, check: &mut dyn ChainCheck) -> Result<Fsck, StoreError> 
     blocks(reader, &mut found)?;
     controls(reader, check, &mut found)?;
     named(reader, &mut found)?;
-    evidence(reader, &mut found)?;
+    fsck_rows::guards(reader, &mut found)?;
+    fsck_rows::evidence(reader, &mut found)?;
     numbers(reader, &mut found)?;
     Ok(found)
 }
@@ -175,21 +180,6 @@ fn named(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
     for row in reader.txn.table(tables::EVENTS)?.iter()? {
         let (id, row) = row?;
         found.take(None, crate::events::read(id.value(), row.value()));
-    }
-    Ok(())
-}
-
-/// Files of evidence, and how many bytes they are.
-fn evidence(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
-    let held = crate::evidence::count(&reader.txn)?;
-    let counted = counter(&reader.txn, meta::EVIDENCE_BYTES)?;
-    // How long those are that cannot be read is not known.
-    if counted < held.bytes || (counted > held.bytes && held.damaged.is_empty()) {
-        let what = format!("{} bytes of evidence are held, {counted} are counted", held.bytes);
-        found.note(None, Code::IndexCorrupt, what);
-    }
-    for (session, error) in held.damaged {
-        found.note(Some(session), error.code(), error.to_string());
     }
     Ok(())
 }
@@ -263,7 +253,6 @@ fn session(
     if chain.tip != Some(row.tip.cid) || chain.expected_seq != row.tip.seq.get() + 1 {
         found.note(id, Code::IndexCorrupt, format!("the chain does not end at seq {}", row.tip.seq));
     }
-    found.take(id, guard::row(&reader.txn, row.session));
     state(reader, row, found)?;
     sides(reader, row, found)?;
     Ok(chain.bytes)
@@ -272,17 +261,14 @@ fn session(
 /// The verifier's state after the tip.
 fn state(reader: &Reader, row: &SessionRow, found: &mut Fsck) -> Result<(), StoreError> {
     let id = Some(row.session);
-    let Some(bytes) = lookup(&reader.txn, tables::CHAIN_STATES, row.number, <[u8]>::to_vec)? else {
-        found.note(id, Code::IndexCorrupt, "the verifier's state is missing");
-        return Ok(());
+    let wrong = match lookup(&reader.txn, tables::CHAIN_STATES, row.number, ChainState::from_bytes)? {
+        Some(Ok(state)) if state.tip() == row.tip => return Ok(()),
+        Some(Ok(_)) => (Code::IndexCorrupt, "the verifier's state is not that of the tip".to_owned()),
+        Some(Err(reject)) => (Code::StoreCorrupt, format!("the verifier's state: {}", reject.detail)),
+        None => (Code::IndexCorrupt, "the verifier's state is missing".to_owned()),
     };
-    match ChainState::from_bytes(&bytes) {
-        Ok(state) if state.tip() == row.tip => {}
-        Ok(_) => found.note(id, Code::IndexCorrupt, "the verifier's state is not that of the tip"),
-        Err(reject) => {
-            found.note(id, Code::StoreCorrupt, format!("the verifier's state: {}", reject.detail));
-        }
-    }
+    found.note(id, wrong.0, wrong.1);
+    found.rows.insert(LostRow::State(row.session));
     Ok(())
 }
 
@@ -376,7 +362,7 @@ fn indexed(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
                 .is_some_and(|row| SideRow::from_bytes(cid, row.value()).is_ok()),
         };
         if !is_there {
-            let session = index::session_by_number(&reader.txn, place.session).map(|row| row.session).ok();
+            let session = index::id_of_number(&reader.txn, place.session)?;
             found.note(
                 session,
                 Code::IndexCorrupt,
@@ -411,9 +397,9 @@ fn blocks(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
     let named = payloads::links_of_entries(&reader.txn, &damaged)?;
     for digest in damaged {
         let named = named.get(&digest).and_then(|links| links.first());
-        let named = named.and_then(|(session, _)| index::session_by_number(&reader.txn, *session).ok());
+        let named = named.map(|(session, _)| index::id_of_number(&reader.txn, *session)).transpose()?.flatten();
         let linking = || reader.linkers(&digest).unwrap_or_default().first().copied();
-        let session = named.map(|row| row.session).or_else(linking);
+        let session = named.or_else(linking);
         found.damaged.insert(Damage::Block { digest, session });
     }
     let counted = counter(&reader.txn, meta::BLOCK_BYTES)?;

@@ -4,15 +4,16 @@
 //! entry, before the entry leaves; after a crash the stored bytes are sent again. It must never be possible to sign two
 //! entries at one place: a data directory that was restored or cloned has no rows (a backup leaves the table out, and
 //! [`crate::open`] empties it when it sees a copy), and without a row nothing is signed in an existing session until a handoff opens a
-//! new epoch.
+//! new epoch. A row that is damaged, or that stands beside a session row that was, is never made up: it says *unknown* from then on,
+//! and only a handoff that was made later ends that.
 
 use throughline_protocol::fork::Mark;
-use throughline_protocol::id::{Epoch, Principal, SessionId};
+use throughline_protocol::id::{Epoch, Principal, SessionId, UnixMillis};
 use throughline_protocol::verify::{Base, VerifiedSegment};
 
 use crate::error::{GuardError, StoreError};
 use crate::index;
-use crate::rows::{GuardMark, GuardRow, SessionRow, check_hash};
+use crate::rows::{GuardMark, GuardRow, SessionRow, SignedMark, check_hash};
 use crate::source::{Source, counter, lookup};
 use crate::tables::{self, meta};
 use crate::writer::Changes;
@@ -30,14 +31,20 @@ pub enum GuardUse {
     Activated,
 }
 
-/// What the row of a session says, held or forgotten.
-fn mark(source: &impl Source, session: SessionId) -> Result<Option<GuardMark>, StoreError> {
-    lookup(source, tables::GUARD, session.genesis().digest(), GuardMark::from_bytes)?.transpose()
+/// The row of a session, held or forgotten. An error is one of the database; a row that cannot be read is one inside.
+fn mark(
+    source: &impl Source,
+    session: SessionId,
+) -> Result<Result<Option<GuardMark>, StoreError>, StoreError> {
+    let row = lookup(source, tables::GUARD, session.genesis().digest(), GuardMark::from_bytes)?;
+    Ok(row.transpose())
 }
 
-/// The row of a session, held or forgotten, with the bytes that were signed.
+/// What was signed last, held or forgotten, with the bytes; none when nothing was, or when it is not known.
 pub(crate) fn row(source: &impl Source, session: SessionId) -> Result<Option<GuardRow>, StoreError> {
-    let Some(GuardMark { epoch, seq, cid, bytes }) = mark(source, session)? else { return Ok(None) };
+    let Some(GuardMark::Signed(SignedMark { epoch, seq, cid, bytes })) = mark(source, session)?? else {
+        return Ok(None);
+    };
     let bytes = match bytes {
         Some(bytes) => bytes,
         // The entry is where it was adopted, or beside the chain; it only goes with its session.
@@ -57,8 +64,26 @@ pub(crate) fn keep_bytes(changes: &Changes<'_>, session: SessionId) -> Result<()
         Ok(None) | Err(StoreError::Corrupt { .. } | StoreError::Index { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let kept = GuardMark { epoch, seq, cid, bytes: Some(bytes) };
+    let kept = GuardMark::Signed(SignedMark { epoch, seq, cid, bytes: Some(bytes) });
     changes.put(tables::GUARD, session.genesis().digest(), kept.to_bytes().as_slice())
+}
+
+/// Notes that what was signed in a session is not known: nothing is signed there until a handoff that is made after `at` opens an
+/// epoch above `epoch` and above whatever the row says.
+pub(crate) fn put_unknown(
+    changes: &Changes<'_>,
+    session: SessionId,
+    epoch: Epoch,
+    at: UnixMillis,
+) -> Result<(), StoreError> {
+    let told = mark(changes.txn, session)?.ok().flatten().map(|mark| mark.epoch());
+    let mark = GuardMark::Unknown { epoch: told.map_or(epoch, |told| told.max(epoch)), since: at };
+    changes.put(tables::GUARD, session.genesis().digest(), mark.to_bytes().as_slice())
+}
+
+/// Whether the row of a session is there and cannot be read.
+pub(crate) fn is_damaged(source: &impl Source, session: SessionId) -> Result<bool, StoreError> {
+    Ok(mark(source, session)?.is_err())
 }
 
 /// Writes the row that an adopted segment leaves, if it leaves one.
@@ -78,7 +103,12 @@ pub(crate) fn check(
     epoch: Epoch,
     prev: Mark,
 ) -> Result<Result<(), GuardError>, StoreError> {
-    let Some(row) = mark(source, session.session)? else { return Ok(Err(GuardError::NoRow)) };
+    let row = match mark(source, session.session)? {
+        Ok(Some(GuardMark::Signed(row))) => row,
+        Ok(Some(GuardMark::Unknown { epoch, .. })) => return Ok(Err(GuardError::Unknown { epoch })),
+        Ok(None) => return Ok(Err(GuardError::NoRow)),
+        Err(_) => return Ok(Err(GuardError::Damaged)),
+    };
     if epoch < row.epoch {
         return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: epoch }));
     }
@@ -121,8 +151,12 @@ fn check_signed(
     // A session that this node creates: the genesis has a fresh nonce, so no other history of it can exist. With a row it
     // is one that was forgotten.
     Ok(match mark(source, segment.session())? {
-        None => Ok(()),
-        Some(row) => Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }),
+        Ok(None) => Ok(()),
+        Ok(Some(GuardMark::Signed(row))) => {
+            Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch })
+        }
+        Ok(Some(GuardMark::Unknown { epoch, .. })) => Err(GuardError::Unknown { epoch }),
+        Err(_) => Err(GuardError::Damaged),
     })
 }
 
@@ -134,10 +168,16 @@ fn check_activated(
 ) -> Result<Result<(), GuardError>, StoreError> {
     let Some(last) = segment.entries().last() else { return Ok(Err(GuardError::NotOurs)) };
     let entry = last.signed().value();
-    if let Some(row) = mark(source, segment.session())?
-        && row.epoch >= entry.epoch()
-    {
-        return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: entry.epoch() }));
+    match mark(source, segment.session())? {
+        // When that came about is not known, so no handoff is known to be later.
+        Err(_) => return Ok(Err(GuardError::Damaged)),
+        Ok(Some(row)) if row.epoch() >= entry.epoch() => {
+            return Ok(Err(GuardError::EpochBehind { signed: row.epoch(), offered: entry.epoch() }));
+        }
+        Ok(Some(GuardMark::Unknown { epoch, since })) if entry.ts < since => {
+            return Ok(Err(GuardError::Unknown { epoch }));
+        }
+        Ok(Some(_) | None) => {}
     }
     if entry.place.is_none() {
         let trusted = counter(source, meta::GUARD_TRUSTED)? == 1;
@@ -157,5 +197,6 @@ fn row_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardMark> {
         return None;
     }
     let last = segment.entries().last()?.signed();
-    Some(GuardMark { epoch: last.value().epoch(), seq: last.value().seq(), cid: last.cid(), bytes: None })
+    let (epoch, seq) = (last.value().epoch(), last.value().seq());
+    Some(GuardMark::Signed(SignedMark { epoch, seq, cid: last.cid(), bytes: None }))
 }

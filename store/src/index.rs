@@ -106,3 +106,27 @@ pub(crate) fn session_by_number(source: &impl Source, number: u64) -> Result<Ses
     lookup(source, tables::SESSIONS, number, |row| SessionRow::from_bytes(number, row))?
         .unwrap_or_else(|| Err(StoreError::Index { what: format!("session number {number} has no row") }))
 }
+
+/// The id of the session that has a number, although its row cannot be read: its genesis, or what the list of ids says.
+pub(crate) fn id_of_number(source: &impl Source, number: u64) -> Result<Option<SessionId>, StoreError> {
+    if let Ok(row) = session_by_number(source, number) {
+        return Ok(Some(row.session));
+    }
+    let read = |row: &[u8]| EntryRow::from_bytes(row).map(|entry| entry.cid).ok();
+    if let Some(cid) = lookup(source, tables::ENTRIES, (number, 0), read)?.flatten() {
+        return Ok(Some(SessionId::of_genesis(cid)));
+    }
+    let mut listed = None;
+    for row in source.table(tables::SESSION_IDS)?.iter()? {
+        let (genesis, of) = row?;
+        if of.value() != number {
+            continue;
+        }
+        let session = SessionId::of_genesis(EntryCid::from_digest(*genesis.value()));
+        // Of two that claim it one is damaged, and nothing says which.
+        if listed.replace(session).is_some() {
+            return Ok(None);
+        }
+    }
+    Ok(listed)
+}

@@ -1,8 +1,8 @@
 //! Putting right what [`crate::Fsck`] found damaged, as far as other bytes tell what was there.
 //!
 //! Blobs come back as bytes that hash to the name they are known by: from a peer, a file, wherever. What only repeats other
-//! rows (the index, the counters) is written anew from them. What was only here and says something of its own (the state of a
-//! session, the sign guard) is never guessed: without a guard row nothing is signed until a handoff, which is safe.
+//! rows (the index, the counters) is written anew from them. What was only here and says something of its own (the row of a
+//! session, the sign guard) is for [`crate::rebuild`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Step for Mend {
         let mut numbers = BTreeMap::new();
         for (damage, bytes) in &self.blobs {
             if let Damage::Entry { session, .. } | Damage::Side { session, .. } = damage {
-                numbers.insert(*session, index::need_session(view.txn, *session)?.number);
+                numbers.insert(*session, number_of(view, *session)?);
                 Decoded::<Entry>::decode(bytes.to_vec())?;
             }
         }
@@ -158,6 +158,17 @@ impl Step for Mend {
         }
         Ok(reindex(changes)? + recount(changes)?)
     }
+}
+
+/// The number of a session, whose row may be damaged too: that is made again after its entries. A list of ids that names another's
+/// number is damaged; nothing is written over that one's entries.
+fn number_of(view: &View<'_>, session: SessionId) -> Result<u64, StoreError> {
+    let missing = || StoreError::not_found(format!("session {}", session.short()));
+    let number = index::session_number(view.txn, session)?.ok_or_else(missing)?;
+    if index::id_of_number(view.txn, number)? == Some(session) {
+        return Ok(number);
+    }
+    Err(StoreError::Index { what: format!("{} has a number that is not its own", session.short()) })
 }
 
 /// Puts back what is not a block.
@@ -223,7 +234,7 @@ fn put_block(
 
 /// Writes the index of every entry that can be read; returns how many rows it changed.
 fn reindex(changes: &Changes<'_>) -> Result<u64, StoreError> {
-    let mut wrong = Vec::new();
+    let (mut wrong, mut numbers) = (Vec::new(), Vec::new());
     {
         let mut note = |cid: EntryCid, place: Place| -> Result<(), StoreError> {
             let held = lookup(changes.txn, tables::INDEX, cid.digest(), |row| row)?;
@@ -237,6 +248,11 @@ fn reindex(changes: &Changes<'_>) -> Result<u64, StoreError> {
             let (session, seq) = key.value();
             let (Ok(entry), Ok(seq)) = (EntryRow::from_bytes(row.value()), Seq::new(seq)) else { continue };
             note(entry.cid, Place { session, seq, lane: Lane::Main })?;
+            let is_genesis = seq == Seq::ZERO;
+            if is_genesis && lookup(changes.txn, tables::SESSION_IDS, entry.cid.digest(), |of| of)? != Some(session)
+            {
+                numbers.push((entry.cid, session));
+            }
         }
         for row in changes.txn.table(tables::SIDE)?.iter()? {
             let (key, row) = row?;
@@ -249,7 +265,10 @@ fn reindex(changes: &Changes<'_>) -> Result<u64, StoreError> {
     for (cid, place) in &wrong {
         changes.put(tables::INDEX, cid.digest(), place.to_row())?;
     }
-    Ok(size_of_list(wrong.len()))
+    for (genesis, number) in &numbers {
+        changes.put(tables::SESSION_IDS, genesis.digest(), number)?;
+    }
+    Ok(size_of_list(wrong.len() + numbers.len()))
 }
 
 fn size_of_list(length: usize) -> u64 {

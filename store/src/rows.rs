@@ -103,9 +103,23 @@ pub struct GuardRow {
     pub bytes: Vec<u8>,
 }
 
+/// The sign guard of a session as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GuardMark {
+    /// What was signed last is known.
+    Signed(SignedMark),
+    /// What was signed is not known any more: a row that told it was damaged.
+    Unknown {
+        /// The highest epoch that was known then: nothing is signed in it or below.
+        epoch: Epoch,
+        /// When the damage was put right: what opened an epoch before may be what was signed after.
+        since: UnixMillis,
+    },
+}
+
 /// A [`GuardRow`] as stored. The bytes are those of the entry, which is held; a session that is forgotten leaves them here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GuardMark {
+pub(crate) struct SignedMark {
     pub(crate) epoch: Epoch,
     pub(crate) seq: Seq,
     pub(crate) cid: EntryCid,
@@ -461,23 +475,39 @@ impl SessionRow {
 }
 
 impl GuardMark {
+    /// A program that knows no unknown marks finds no `cid` in one, so that it refuses to sign as well.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let map = Map::new()
-            .with("epoch", self.epoch)
-            .with("seq", self.seq)
-            .with("cid", cid_value(self.cid))
-            .with_some("bytes", self.bytes.as_deref().map(bytes_value));
+        let map = match self {
+            GuardMark::Signed(signed) => Map::new()
+                .with("epoch", signed.epoch)
+                .with("seq", signed.seq)
+                .with("cid", cid_value(signed.cid))
+                .with_some("bytes", signed.bytes.as_deref().map(bytes_value)),
+            GuardMark::Unknown { epoch, since } => Map::new().with("epoch", *epoch).with("unknown", *since),
+        };
         codec::encode_map(&map)
     }
 
     pub(crate) fn from_bytes(row: &[u8]) -> Result<Self, StoreError> {
         let fields = Fields::read(row, "guard")?;
-        Ok(GuardMark {
-            epoch: fields.epoch("epoch")?,
+        let epoch = fields.epoch("epoch")?;
+        if let Some(since) = fields.maybe("unknown", |fields| fields.millis("unknown"))? {
+            return Ok(GuardMark::Unknown { epoch, since });
+        }
+        Ok(GuardMark::Signed(SignedMark {
+            epoch,
             seq: fields.seq("seq")?,
             cid: fields.cid("cid")?,
             bytes: fields.maybe("bytes", |fields| fields.bytes("bytes").map(<[u8]>::to_vec))?,
-        })
+        }))
+    }
+
+    /// The highest epoch that something may have been signed in.
+    pub(crate) fn epoch(&self) -> Epoch {
+        match self {
+            GuardMark::Signed(signed) => signed.epoch,
+            GuardMark::Unknown { epoch, .. } => *epoch,
+        }
     }
 }
 
