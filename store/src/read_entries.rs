@@ -31,10 +31,10 @@ impl Reader {
     /// The entry of a main chain at a seq.
     ///
     /// # Errors
-    /// `E_STORE_CORRUPT` when it does not hash to its CID.
+    /// `E_STORE_CORRUPT` when it does not hash to its CID, `E_INDEX_CORRUPT` when the session's number is another's.
     pub fn entry_at(&self, session: SessionId, seq: Seq) -> Result<Option<StoredEntry>, StoreError> {
-        match index::session_number(&self.txn, session)? {
-            Some(number) => self.entry_of(number, seq),
+        match index::session(&self.txn, session)? {
+            Some(row) => self.entry_of(row.number, seq),
             None => Ok(None),
         }
     }

@@ -28,7 +28,7 @@ use crate::api::error::{Answer, Problem};
 use crate::exhibit;
 
 /// Room for files of evidence. A session has one for each kind, epoch and signer.
-const LIMITS: EvidenceLimits = EvidenceLimits { total_bytes_max: 64 << 20, session_files_max: 64 };
+pub(super) const LIMITS: EvidenceLimits = EvidenceLimits { total_bytes_max: 64 << 20, session_files_max: 64 };
 /// Files that were judged void and are remembered.
 const VOID_MAX: usize = 1_024;
 
@@ -253,7 +253,7 @@ impl Node {
     }
 
     /// Where the copy of a file lies.
-    fn evidence_path(&self, session: SessionId, accusation: &Accusation) -> PathBuf {
+    pub(super) fn evidence_path(&self, session: SessionId, accusation: &Accusation) -> PathBuf {
         let Accusation { kind, epoch, signer } = accusation;
         self.dirs().evidence().join(session.to_string()).join(format!("{kind}-epoch-{epoch}-{signer}.car"))
     }

@@ -67,7 +67,7 @@ pub use import_agents::{AgentName, SUB_AGENT_NAME_BYTES_MAX, SUB_AGENTS_MAX, che
 pub use preview::Revoke;
 pub use problems::Lookout;
 pub use refs::ref_facts;
-pub use repair::cids_of as cids_of_damaged;
+pub use repair::{cids_of as cids_of_damaged, fsck_json, plan as repair_plan};
 pub use verify::PayloadUse;
 pub(crate) use verify::settle_links;
 

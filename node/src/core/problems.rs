@@ -16,7 +16,7 @@ use throughline_protocol::fork::Ending;
 use throughline_protocol::handoff::{Limits, MoveId};
 use throughline_protocol::id::{AgentIri, Cid, Codec, Epoch, HashKind, Principal, SessionId, UnixMillis};
 use throughline_protocol::verify::ChainState;
-use throughline_store::{Reader, SessionRow, SessionState};
+use throughline_store::{GuardError, Reader, SessionRow, SessionState};
 
 use super::controls::controls_of;
 use super::{Node, now};
@@ -160,10 +160,19 @@ impl<'a> Lookout<'a> {
         }
         let guard = self.reader.check_guard(row, row.tip.epoch, row.tip)?;
         Ok(guard.err().map(|why| {
+            let fix = match why {
+                // Before that no handoff is known to be later than the damage.
+                GuardError::Damaged => "throughline fsck --repair".to_owned(),
+                GuardError::NoRow
+                | GuardError::NotDescendant { .. }
+                | GuardError::EpochBehind { .. }
+                | GuardError::Unknown { .. }
+                | GuardError::NotOurs => format!("throughline move {} --to self", row.session.short()),
+            };
             problem(
                 Code::SignGuard.name(),
                 &format!("this node may not sign here until a handoff: {why}"),
-                format!("throughline move {} --to self", row.session.short()),
+                fix,
             )
         }))
     }

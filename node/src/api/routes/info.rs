@@ -1,6 +1,7 @@
 //! The node itself: health, keys, status, fsck, stop.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -8,11 +9,11 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use throughline_protocol::id::SessionId;
 use throughline_protocol::ticket::{PeerTicket, Ticket};
-use throughline_store::{Damage, Ended, ReadOnly};
+use throughline_store::{Damage, Ended, Fsck, ReadOnly};
 
 use crate::api::error::Answer;
 use crate::api::{App, openapi};
-use crate::core::{Lookout, Node, cids_of_damaged, need_session, shape};
+use crate::core::{Lookout, Node, cids_of_damaged, fsck_json, need_session, repair_plan, shape};
 use crate::sync::{BlobsCame, PeerView};
 
 use super::input;
@@ -151,36 +152,41 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
     }))
 }
 
-/// With `"repair": true` what is damaged is fetched again, from the peers in `"from"` or all that are known; `?dryRun=1` only says
-/// what would be asked for.
+/// With `"repair": true` what is damaged is fetched again, from the peers in `"from"` or all that are known, and lost rows are made
+/// again; `?dryRun=1` only says what would be done.
 async fn fsck(
     State(app): State<App>,
     query: input::Query,
     input::Whole(body): input::Whole,
 ) -> Answer<Json<Value>> {
     let body = input::json(&body)?;
+    let found = app.act(Node::fsck).await?;
+    let mut answer = fsck_json(&found);
     if body["repair"] != true {
-        return app.act(Node::fsck).await.map(Json);
-    }
-    let from = input::names(&body, "from")?;
-    let mut answer = app.act(Node::fsck).await?;
-    answer["before"] = answer["problemCount"].take();
-    if input::flag(&query, "dryRun") {
-        answer["problemCount"] = answer["before"].clone();
-        answer["dryRun"] = json!(true);
         return Ok(Json(answer));
     }
-    let repaired = repair(&app, &from).await?;
-    let mut after = app.act(Node::fsck).await?;
+    let from = input::names(&body, "from")?;
+    if input::flag(&query, "dryRun") {
+        answer["before"] = answer["problemCount"].clone();
+        answer["dryRun"] = json!(true);
+        answer["plan"] = repair_plan(&found);
+        return Ok(Json(answer));
+    }
+    let mut repaired = repair(&app, &from, found).await?;
+    repaired["problemsBefore"] = answer["problemCount"].take();
+    let mut after = fsck_json(&app.act(Node::fsck).await?);
     after["repaired"] = repaired;
-    after["repaired"]["problemsBefore"] = answer["before"].take();
     Ok(Json(after))
 }
 
-/// Asks for what is damaged, and puts it back. Without a network only what repeats other rows is put right.
-async fn repair(app: &App, from: &[String]) -> Answer<Value> {
+/// Asks for what is damaged, puts it back, and makes again what follows from it. Without a network nothing is asked for.
+async fn repair(app: &App, from: &[String], found: Fsck) -> Answer<Value> {
     let (mut asked, mut mended, mut peers) = (0, 0, BTreeSet::new());
-    let by_owner = app.act(Node::damaged).await?;
+    // The index and the counters first: blobs are put where they say.
+    app.act(|node| node.mend(&BTreeSet::new(), &BlobsCame::default())).await?;
+    let found = Arc::new(found);
+    let looked = Arc::clone(&found);
+    let by_owner = app.act(move |node| node.damaged(&looked)).await?;
     for (owner, damaged) in by_owner {
         asked += damaged.len();
         let mut left = damaged.into_iter();
@@ -197,11 +203,8 @@ async fn repair(app: &App, from: &[String]) -> Answer<Value> {
             mended += app.act(move |node| node.mend(&part, &came)).await?;
         }
     }
-    if asked == 0 {
-        // The index and the counters, which nobody else has.
-        app.act(|node| node.mend(&BTreeSet::new(), &BlobsCame::default())).await?;
-    }
-    Ok(json!({"asked": asked, "blobs": mended, "notFound": asked - mended, "from": peers}))
+    let rows = app.act(move |node| node.mend_rows(&found)).await?;
+    Ok(json!({"asked": asked, "blobs": mended, "notFound": asked - mended, "from": peers, "rows": rows}))
 }
 
 async fn stop(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {

@@ -1,4 +1,5 @@
-//! `fsck`: everything that is stored is hashed and verified again; with `--repair` what is damaged is fetched again.
+//! `fsck`: everything that is stored is hashed and verified again; with `--repair` what is damaged is fetched again, and rows that nobody
+//! else has are made again as far as that is safe.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -14,28 +15,34 @@ use crate::outcome::Exit;
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]
 pub(crate) struct FsckArgs {
-    /// Fetch what is damaged again, by hash, and write the index anew
+    /// Fetch what is damaged again, by hash; write the index anew; make lost rows again from the chains
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Say what a repair would do, and change nothing
+    #[arg(long, requires = "repair")]
+    pub(crate) dry_run: bool,
     /// Ask these peers, by alias, principal or ticket; without it all that are known
     #[arg(long, value_name = "P", requires = "repair")]
     pub(crate) from: Vec<String>,
 }
 
-/// Checks and lists what is wrong. With `--repair` it says first how much would be fetched, and asks.
+/// Checks and lists what is wrong. With `--repair` it says first how much would be done, and asks.
 pub(crate) fn run(ctx: &Context, args: &FsckArgs) -> Answer<Outcome> {
-    let api = if args.repair { ctx.api_with_network()? } else { ctx.api()? };
+    let is_repair = args.repair && !args.dry_run;
+    let api = if is_repair { ctx.api_with_network()? } else { ctx.api()? };
     let mut answer = {
         let _progress = ctx.progress("fsck");
-        api.ask(Call::post("/v1/fsck", &json!({"repair": false})))?
+        let path = view::path("/v1/fsck", &[("dryRun", args.dry_run.then_some("1"))]);
+        api.ask(Call::post(&path, &json!({"repair": args.dry_run})))?
     };
     let count = view::number(&answer, "/problemCount");
-    let repairable = view::number(&answer, "/repairable");
     let question = format!(
-        "{}, {repairable} of the damaged blobs can be asked for again. Repair?",
-        format::count(count, "problem", "problems")
+        "{}: {} can be asked for again, {} made again. Repair?",
+        format::count(count, "problem", "problems"),
+        format::count(view::number(&answer, "/repairable"), "damaged blob", "damaged blobs"),
+        format::count(view::number(&answer, "/repairableRows"), "row", "rows"),
     );
-    if args.repair && count > 0 && ctx.confirm(&question)? {
+    if is_repair && count > 0 && ctx.confirm(&question)? {
         let _progress = ctx.progress("repair");
         answer = api.ask(Call::post("/v1/fsck", &json!({"repair": true, "from": args.from})))?;
     }
@@ -51,12 +58,41 @@ fn repaired(answer: &Value) -> Option<String> {
     Some(format!("put back {}{from}; nobody gave {missing}", format::count(blobs, "blob", "blobs")))
 }
 
+/// What became of each row, or would, with what the person is to do.
+fn rows(page: &mut Page, answer: &Value) {
+    let blobs = view::number(answer, "/plan/blobs");
+    if blobs > 0 {
+        let blobs = format::count(blobs, "damaged blob", "damaged blobs");
+        page.mark(Mark::Note, format!("would ask peers for {blobs}"));
+    }
+    for row in view::items(answer, "/plan/rows") {
+        let session = format::short(view::text(row, "/session"));
+        let (kind, act) = (view::text(row, "/row"), view::text(row, "/act"));
+        page.mark(Mark::Note, format!("{kind}  session {session}  would {act}"));
+    }
+    for row in view::items(answer, "/repaired/rows") {
+        let session = format::short(view::text(row, "/session"));
+        let (kind, detail) = (view::text(row, "/row"), view::text(row, "/detail"));
+        let mark = match view::text(row, "/outcome") {
+            "made-again" | "void" => Mark::Done,
+            "left" => Mark::Failed,
+            _ => Mark::Warning,
+        };
+        page.mark(mark, format!("{kind}  session {session}  {detail}"));
+        let fix = view::text(row, "/fix");
+        if !fix.is_empty() {
+            page.plain(format!("    next: {fix}"));
+        }
+    }
+}
+
 fn shown(answer: Value) -> Outcome {
     let problems = view::items(&answer, "/problems");
     let mut page = Page::default();
     if let Some(line) = repaired(&answer) {
         page.mark(Mark::Done, line);
     }
+    rows(&mut page, &answer);
     for problem in problems {
         let session = format::short(view::text(problem, "/session"));
         let (code, detail) = (view::text(problem, "/code"), view::text(problem, "/detail"));
