@@ -120,7 +120,10 @@ macro_rules! every_table {
 
 /// Tables of which a damaged row stays as it is, and why it may: nothing that is read of it is wrong, and nobody else has it.
 const REPORTED: [(&str, &str); 6] = [
-    ("IDEMPOTENCY", "the answer of a request was only here: who asks again is refused, nothing is done twice"),
+    (
+        "IDEMPOTENCY",
+        "the answer of a request was only here: who asks again is refused, nothing is done twice",
+    ),
     ("STAGED", "bytes that are not adopted yet: they go with their lease, and are fetched again"),
     ("PINS", "whether the user keeps a session is for the user to say again"),
     ("JOBS", "a journal is only here; its job is passed over, and replaced by the next one"),
@@ -179,7 +182,10 @@ fn assert_repaired(table: &str, store: &Store, good: &Dump) {
         assert_eq!(again.problems, found.problems, "{table}");
     } else {
         assert!(again.is_clean(), "{table}: {:?}", again.problems);
-        assert!(differing.iter().all(|part| may_differ(table).contains(&part.as_str())), "{table}: {differing:?}");
+        assert!(
+            differing.iter().all(|part| may_differ(table).contains(&part.as_str())),
+            "{table}: {differing:?}"
+        );
     }
     repair(store);
     assert_eq!(difference(&dump(store).unwrap(), &after), Vec::<String>::new(), "{table}: a second repair");
@@ -207,12 +213,14 @@ fn numbers_that_no_checksum_covers_are_found_and_written_anew() {
     let damages: [(&str, &dyn Fn(&redb::WriteTransaction, u64)); 3] = [
         ("SESSION_IDS", &|txn, bit| {
             let mut table = txn.open_table(crate::tables::SESSION_IDS::DEFINITION).unwrap();
-            let (key, number) = table.iter().unwrap().next().unwrap().map(|(k, v)| (*k.value(), v.value())).unwrap();
+            let (key, number) =
+                table.iter().unwrap().next().unwrap().map(|(k, v)| (*k.value(), v.value())).unwrap();
             table.insert(&key, number ^ (1 << bit)).unwrap();
         }),
         ("INDEX", &|txn, bit| {
             let mut table = txn.open_table(crate::tables::INDEX::DEFINITION).unwrap();
-            let (key, place) = table.iter().unwrap().nth(3).unwrap().map(|(k, v)| (*k.value(), v.value())).unwrap();
+            let (key, place) =
+                table.iter().unwrap().nth(3).unwrap().map(|(k, v)| (*k.value(), v.value())).unwrap();
             table.insert(&key, (place.0, place.1 ^ (1 << bit), place.2)).unwrap();
         }),
         ("META", &|txn, bit| {

@@ -257,7 +257,9 @@ pub enum GuardError {
         offered: Epoch,
     },
     /// The row cannot be read.
-    #[error("the guard row is damaged: what was signed here is not known; `throughline fsck --repair` notes it")]
+    #[error(
+        "the guard row is damaged: what was signed here is not known; `throughline fsck --repair` notes it"
+    )]
     Damaged,
     /// A row that told what was signed here was damaged. Only an epoch above this one, opened after the damage was put right, counts.
     #[error("what was signed here up to epoch {epoch} is not known any more: a row that told it was damaged")]

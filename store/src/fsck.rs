@@ -397,7 +397,8 @@ fn blocks(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
     let named = payloads::links_of_entries(&reader.txn, &damaged)?;
     for digest in damaged {
         let named = named.get(&digest).and_then(|links| links.first());
-        let named = named.map(|(session, _)| index::id_of_number(&reader.txn, *session)).transpose()?.flatten();
+        let named =
+            named.map(|(session, _)| index::id_of_number(&reader.txn, *session)).transpose()?.flatten();
         let linking = || reader.linkers(&digest).unwrap_or_default().first().copied();
         let session = named.or_else(linking);
         found.damaged.insert(Damage::Block { digest, session });

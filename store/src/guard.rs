@@ -152,9 +152,7 @@ fn check_signed(
     // is one that was forgotten.
     Ok(match mark(source, segment.session())? {
         Ok(None) => Ok(()),
-        Ok(Some(GuardMark::Signed(row))) => {
-            Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch })
-        }
+        Ok(Some(GuardMark::Signed(row))) => Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }),
         Ok(Some(GuardMark::Unknown { epoch, .. })) => Err(GuardError::Unknown { epoch }),
         Err(_) => Err(GuardError::Damaged),
     })

@@ -78,7 +78,9 @@ pub use control::{OwnerDigest, PutControls};
 pub use disk::{Disk, NewFile, RealDisk};
 pub use error::{AdoptError, GuardError, OpenError, StoreError};
 pub use events::{Change, Event, EventPage, PutNote};
-pub use evidence::{DropEvidence, DropUnreadableEvidence, EvidenceLimits, KeptEvidence, MarkTold, OnOther, Put, PutEvidence};
+pub use evidence::{
+    DropEvidence, DropUnreadableEvidence, EvidenceLimits, KeptEvidence, MarkTold, OnOther, Put, PutEvidence,
+};
 pub use files::{FileReader, FileWriter, INLINE_BYTES_MAX, StoredFile};
 pub use forget::Forget;
 pub use fsck::{ChainCheck, Fsck, Problem};

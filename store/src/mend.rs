@@ -249,7 +249,8 @@ fn reindex(changes: &Changes<'_>) -> Result<u64, StoreError> {
             let (Ok(entry), Ok(seq)) = (EntryRow::from_bytes(row.value()), Seq::new(seq)) else { continue };
             note(entry.cid, Place { session, seq, lane: Lane::Main })?;
             let is_genesis = seq == Seq::ZERO;
-            if is_genesis && lookup(changes.txn, tables::SESSION_IDS, entry.cid.digest(), |of| of)? != Some(session)
+            if is_genesis
+                && lookup(changes.txn, tables::SESSION_IDS, entry.cid.digest(), |of| of)? != Some(session)
             {
                 numbers.push((entry.cid, session));
             }

@@ -96,11 +96,7 @@ impl Reader {
     /// # Errors
     /// Why it does not verify, or does not end where other rows say that it ends; `E_STORE_CORRUPT` when an entry or control blob
     /// that it needs is damaged.
-    pub fn read_again(
-        &self,
-        session: SessionId,
-        told: &mut dyn FnMut(Seq),
-    ) -> Result<ReadAgain, StoreError> {
+    pub fn read_again(&self, session: SessionId, told: &mut dyn FnMut(Seq)) -> Result<ReadAgain, StoreError> {
         let missing = || StoreError::not_found(format!("session {}", session.short()));
         let number = index::session_number(&self.txn, session)?.ok_or_else(missing)?;
         let mut verifier = self.verifier(session, number)?;

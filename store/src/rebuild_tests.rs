@@ -210,7 +210,8 @@ fn nothing_is_made_again_of_a_chain_that_is_damaged_or_shorter_than_it_was() {
     let found = store.fsck().unwrap();
     assert_eq!(rebuild(&store, &builder).unwrap_err().code(), Code::StoreCorrupt);
     // The entry comes back although the session's row is lost, and the row is made again then.
-    let entry = Damage::Entry { session: builder.session(), seq: seq(1), cid: builder.entries()[1].entry.cid() };
+    let entry =
+        Damage::Entry { session: builder.session(), seq: seq(1), cid: builder.entries()[1].entry.cid() };
     assert!(found.damaged.contains(&entry), "{found:?}");
     let blobs = vec![(entry, Arc::from(&builder.entries()[1].entry.bytes()[..]))];
     store.run(Mend { blobs, at: now() }).unwrap();

@@ -98,7 +98,10 @@ impl Node {
         });
         for session in beside.collect::<BTreeSet<_>>() {
             if let Err(problem) = self.judge_again(session) {
-                tracing::warn!(session = session.short(), "a session is not judged after a repair: {problem}");
+                tracing::warn!(
+                    session = session.short(),
+                    "a session is not judged after a repair: {problem}"
+                );
             }
         }
         Ok(told)
@@ -263,8 +266,7 @@ fn entry(row: LostRow, outcome: Outcome, detail: &str, accusation: Option<&Accus
         told["fix"] = fix.into();
     }
     if let Some(Accusation { kind, epoch, signer }) = accusation {
-        told["accusation"] =
-            json!({"kind": kind.word(), "epoch": epoch.get(), "signer": signer.to_string()});
+        told["accusation"] = json!({"kind": kind.word(), "epoch": epoch.get(), "signer": signer.to_string()});
     }
     told
 }
@@ -316,3 +318,7 @@ pub fn fsck_json(found: &Fsck) -> Value {
         "repairableRows": found.rows.len(),
     })
 }
+
+#[cfg(test)]
+#[path = "repair_tests.rs"]
+mod tests;

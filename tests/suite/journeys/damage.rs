@@ -1,9 +1,10 @@
-//! A flipped bit on a disk: found when it is read, never served to a peer, found by `fsck`, and fetched again by `fsck --repair`.
+//! A flipped bit on a disk: found when it is read, never served to a peer, found by `fsck`, and fetched or made again by `fsck --repair`.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use serde_json::json;
+use serde_json::{Value, json};
+use throughline_testnet::Node;
 
 use super::{World, append, entries_at, number, response};
 
@@ -69,4 +70,68 @@ fn what_is_damaged_is_found_never_served_and_fetched_again() -> Result<()> {
     assert_eq!(entries_at(&desktop, &session)?, entries_at(&server_a, &session)?);
     assert_eq!(desktop.home().json(&["verify", &session])?["verdict"], "valid");
     Ok(())
+}
+
+/// Stops a server, flips bits in its database, and starts it again.
+fn damaged(server: Node, needle: &[u8]) -> Result<Node> {
+    let home = server.stop()?;
+    flip(&home.join("data/store.redb"), needle)?;
+    home.serve()
+}
+
+/// A holder's server after a repair: it serves what it served, signs nothing and says so, until the owner hands the session over.
+fn signs_again_after_a_handoff(desktop: &Node, server: &Node, session: &str, key: &str) -> Result<()> {
+    assert_eq!(entries_at(server, session)?, entries_at(desktop, session)?);
+    assert_eq!(server.home().json(&["verify", session])?["verdict"], "valid");
+    let words = response("Nobody may see this.");
+    append(server, session, &format!("{key}, too early"), &words)?.refused(403, "E_SIGN_GUARD")?;
+    let row = super::session_at(server, session)?;
+    assert_eq!(row["problems"][0]["code"], "E_SIGN_GUARD", "{row}");
+    assert!(super::text(&row, "/problems/0/fix")?.ends_with("--to self"), "{row}");
+    desktop.home().json(&["move", session, "--to", "server-a", "--yes"])?;
+    append(server, session, key, &response("Going on."))?.expect(201)?;
+    assert_eq!(server.home().json(&["fsck"])?["problems"], json!([]));
+    Ok(())
+}
+
+#[test]
+fn a_row_that_only_the_holder_had_is_repaired_and_signs_nothing_until_a_handoff() -> Result<()> {
+    let world = World::new()?;
+    let session = world.session_on_a()?;
+    let World { lab: _lab, desktop, server_a, .. } = world;
+    desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
+
+    // The row of the session: what this node may do there, and what lists show.
+    let server_a = damaged(server_a, b"\x65fence")?;
+    append(&server_a, &session, "damaged", &response("Nobody may see this."))
+        .err()
+        .context("an append on a damaged row was answered as if nothing were wrong")?;
+    let plan = server_a.home().cli(&["fsck", "--repair", "--dry-run"]).json()?.expect(10)?;
+    assert_eq!(
+        (&plan["dryRun"], &plan["plan"]["rows"][0]["row"]),
+        (&json!(true), &json!("session")),
+        "{plan}"
+    );
+    let again = server_a.home().cli(&["fsck", "--repair", "--dry-run"]).json()?.expect(10)?;
+    assert_eq!(again["problems"], plan["problems"], "a dry run changed something");
+    let repaired = server_a.home().json(&["fsck", "--repair", "--yes"])?;
+    assert_eq!(repaired["problems"], json!([]), "{repaired}");
+    let row = &repaired["repaired"]["rows"][0];
+    assert_eq!((&row["row"], &row["outcome"]), (&json!("session"), &json!("made-again")), "{repaired}");
+    let once_more = server_a.home().json(&["fsck", "--repair", "--yes"])?;
+    assert_eq!((&once_more["problems"], &once_more["repaired"]), (&json!([]), &Value::Null), "{once_more}");
+    signs_again_after_a_handoff(&desktop, &server_a, &session, "a session's row")?;
+
+    // The sign guard: the row is the epoch, the seq and the CID of what was signed last.
+    desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
+    let server_a = damaged(server_a, b"\xa3\x63cid\x58\x20")?;
+    append(&server_a, &session, "damaged", &response("Nobody may see this."))?
+        .refused(403, "E_SIGN_GUARD")?;
+    let row = super::session_at(&server_a, &session)?;
+    assert_eq!(row["problems"][0]["fix"], "throughline fsck --repair", "{row}");
+    let repaired = server_a.home().json(&["fsck", "--repair", "--yes"])?;
+    let row = &repaired["repaired"]["rows"][0];
+    assert_eq!((&row["row"], &row["outcome"]), (&json!("sign-guard"), &json!("noted")), "{repaired}");
+    assert!(super::text(row, "/fix")?.ends_with("--to self"), "{repaired}");
+    signs_again_after_a_handoff(&desktop, &server_a, &session, "a sign guard's row")
 }
