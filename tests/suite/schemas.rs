@@ -97,6 +97,7 @@ fn check_38_answers_are_what_their_schemas_say() {
         &["peer", "list"],
         &["grants"],
         &["fsck"],
+        &["fsck", "--repair", "--dry-run"],
         &["explain", "E_SEQ"],
         &["config", "show"],
         &["version"],

@@ -117,7 +117,7 @@ fn evidence_that_was_damaged_is_made_again_of_what_shows_it() {
     let kept = node.reader().unwrap().evidence(session).unwrap();
     let row = node.reader().unwrap().session(session).unwrap().unwrap();
     let accused: Vec<_> = kept.iter().map(|kept| kept.accusation).collect();
-    assert_eq!(kept.len(), 2, "{}: {accused:?}", row.summary.verdict);
+    assert_eq!(kept.len(), 3, "{}: {accused:?}", row.summary.verdict);
     damage(node, &kept[0].bytes[..HEADER]);
     let node = open(home.path());
     assert_eq!(node.reader().unwrap().unreadable_evidence(session).unwrap(), [Some(kept[0].accusation)]);
