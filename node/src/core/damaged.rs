@@ -27,9 +27,14 @@ pub(crate) fn damage(node: Node, bytes: &[u8]) {
     let dir = node.dirs().data().to_owned();
     node.stop();
     drop(node);
+    damage_at(&dir, bytes);
+}
+
+/// Waits until a data directory is free and flips a bit wherever its database has these bytes.
+pub(crate) fn damage_at(dir: &Path, bytes: &[u8]) {
     // Opened and closed, so that nothing is left to be written.
     let closed: Store = loop {
-        match Store::open(&dir, OpenOptions::new(now(), "test")) {
+        match Store::open(dir, OpenOptions::new(now(), "test")) {
             Ok(store) => break store,
             Err(error) if error.code() == Code::Locked => std::thread::yield_now(),
             Err(error) => panic!("{error}"),

@@ -116,6 +116,8 @@ mod overtaken_tests;
 #[cfg(test)]
 mod problems_tests;
 #[cfg(test)]
+mod repaired_tests;
+#[cfg(test)]
 mod testbench;
 #[cfg(test)]
 mod tests;

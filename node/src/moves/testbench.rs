@@ -1,6 +1,6 @@
 //! A bench for tests: real nodes with real stores, connected by wires or by networks on loopback.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use zeroize::Zeroizing;
 use super::wires::{Wires, copy};
 use super::{Begin, Depth, Desk, Leave};
 use crate::config::{Config, Key, Overrides, Value as Setting};
+use crate::core::damaged::damage_at;
 use crate::core::{AppendRequest, CreateRequest, Node, now};
 use crate::dirs::{Dirs, Environment};
 use crate::keys::NodeKeys;
@@ -106,7 +107,7 @@ impl Bench {
 
     /// Opens A again, with a network.
     pub(super) async fn plug_in_a(&mut self) {
-        self.reopen_dir("a").await;
+        self.reopen_dir("a", |_| ()).await;
         connect("server-a", &self.a).await;
     }
 
@@ -165,30 +166,37 @@ impl Bench {
         self.reopen_after(name, |_| ()).await;
     }
 
+    /// As [`Bench::reopen`]; meanwhile its disk flips a bit wherever its database has these bytes.
+    pub(super) async fn reopen_damaged(&mut self, name: &str, bytes: &[u8]) {
+        let node = self.reopen_dir(name, |dir| damage_at(dir, bytes)).await;
+        super::attach_with(&node, Arc::new(self.wires.clone()), limits()).unwrap();
+    }
+
     /// As [`Bench::reopen`], with the limits of every day: silence is not told while a test runs.
     pub(super) async fn reopen_patient(&mut self, name: &str) {
-        let node = self.reopen_dir(name).await;
+        let node = self.reopen_dir(name, |_| ()).await;
         super::attach_with(&node, Arc::new(self.wires.clone()), Limits::default()).unwrap();
     }
 
     /// As [`Bench::reopen`]; something happens to its store before its moves go on.
     pub(super) async fn reopen_after(&mut self, name: &str, before: impl FnOnce(&Node)) {
-        let node = self.reopen_dir(name).await;
+        let node = self.reopen_dir(name, |_| ()).await;
         before(&node);
         super::attach_with(&node, Arc::new(self.wires.clone()), limits()).unwrap();
     }
 
-    async fn reopen_dir(&mut self, name: &str) -> Node {
+    async fn reopen_dir(&mut self, name: &str, meanwhile: impl FnOnce(&Path)) -> Node {
         let node = match name {
             "a" => &mut self.a,
             _ => &mut self.d,
         };
-        let ended = node.principal();
+        let (ended, data) = (node.principal(), node.dirs().data().to_owned());
         node.stop();
         self.wires.lines().nodes.remove(&ended);
         let home = self.home.path().join(name);
         // A second directory stands in until the first one is free again.
         *node = open(self.home.path().join(format!("{name}-away")), self.owner.principal());
+        meanwhile(&data);
         let owner = self.owner.principal();
         let reopened = tokio::time::timeout(SOON, async {
             loop {
