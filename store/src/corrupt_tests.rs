@@ -210,7 +210,8 @@ fn any_damaged_row_is_found_and_comes_back_or_stays_reported() {
 fn numbers_that_no_checksum_covers_are_found_and_written_anew() {
     // What repeats other rows, in tables whose values are compared with those.
     let mut dice = Dice::new(53);
-    let damages: [(&str, &dyn Fn(&redb::WriteTransaction, u64)); 3] = [
+    type Damaging<'a> = &'a dyn Fn(&redb::WriteTransaction, u64);
+    let damages: [(&str, Damaging<'_>); 3] = [
         ("SESSION_IDS", &|txn, bit| {
             let mut table = txn.open_table(crate::tables::SESSION_IDS::DEFINITION).unwrap();
             let (key, number) =

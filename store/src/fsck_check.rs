@@ -71,3 +71,22 @@ impl ChainCheck for VerifyCheck<'_> {
         Signed::<Control>::check(bytes, &mut self.keys).map(|_| ())
     }
 }
+
+/// A check that tells after each entry that it was looked at.
+pub(crate) struct Telling<'t, C> {
+    /// The check.
+    pub(crate) check: C,
+    /// Who is told.
+    pub(crate) told: &'t mut dyn FnMut(),
+}
+
+impl<C: ChainCheck> ChainCheck for Telling<'_, C> {
+    fn entry(&mut self, session: SessionId, bytes: &[u8]) -> Result<(), Reject> {
+        (self.told)();
+        self.check.entry(session, bytes)
+    }
+
+    fn control(&mut self, bytes: &[u8]) -> Result<(), Reject> {
+        self.check.control(bytes)
+    }
+}

@@ -304,8 +304,17 @@ impl Store {
     /// # Errors
     /// When the database cannot be read at all; damage is a [`Problem`].
     pub fn fsck(&self) -> Result<Fsck, StoreError> {
+        self.fsck_told(&mut || ())
+    }
+
+    /// As [`Store::fsck`]; `told` hears of every entry of a main chain that was looked at.
+    ///
+    /// # Errors
+    /// As [`Store::fsck`].
+    pub fn fsck_told(&self, told: &mut dyn FnMut()) -> Result<Fsck, StoreError> {
         let reader = self.reader()?;
-        database::guarded(|| reader.fsck(&mut VerifyCheck::new(&reader)))
+        let mut check = fsck_check::Telling { check: VerifyCheck::new(&reader), told };
+        database::guarded(|| reader.fsck(&mut check))
     }
 }
 

@@ -156,7 +156,8 @@ fn what_only_the_lost_row_said_forbids_signatures_still() {
         store.run(RaiseFence { session: builder.session(), epoch: epoch(7), at: now() }).unwrap();
     };
     let move_id = [7; 16];
-    let states: [(&str, &dyn Fn(&Store, &SessionBuilder)); 3] = [
+    type Tell<'a> = &'a dyn Fn(&Store, &SessionBuilder);
+    let states: [(&str, Tell<'_>); 3] = [
         ("frozen", &|store, builder| {
             frozen(store, builder, SessionState::Frozen { epoch: epoch(0), move_id });
         }),

@@ -192,11 +192,14 @@ pub const ROUTES: &[Route] = &[
         takes: NOTHING,
         gives: &["text/event-stream"],
     },
-    post(
-        "/v1/fsck",
-        JSON,
-        "Hash and verify again all that is stored; with repair, fetch again what is damaged",
-    ),
+    Route {
+        method: "post",
+        path: "/v1/fsck",
+        summary: "Hash and verify again all that is stored; with repair, fetch and make again what is damaged; as SSE with its progress",
+        query: &["dryRun"],
+        takes: JSON,
+        gives: &["application/json", "text/event-stream"],
+    },
     post("/v1/stop", JSON, "End the node cleanly"),
 ];
 

@@ -28,6 +28,7 @@ mod upload;
 mod usage;
 mod verdict;
 mod view;
+mod watch;
 
 use std::ffi::OsString;
 use std::io;

@@ -20,19 +20,20 @@ use super::evidence::{LIMITS, Source};
 use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 use crate::exhibit;
-use crate::sync::BlobsCame;
+use crate::sync::{BlobsCame, Tally};
 
 /// Damaged blobs that one act of repair puts back at once; what is beyond stays for the next one.
 const BLOBS_MAX: usize = 4_096;
 
 /// Blobs.
 impl Node {
-    /// Hashes everything that is stored and verifies every chain again.
+    /// Hashes everything that is stored and verifies every chain again. Counts entries on `tally`.
     ///
     /// # Errors
     /// When the database cannot be read at all; damage is listed.
-    pub fn fsck(&self) -> Answer<Fsck> {
-        Ok(self.store().fsck()?)
+    pub fn fsck(&self, tally: &Tally) -> Answer<Fsck> {
+        tally.expect(self.reader()?.stats()?.entries);
+        Ok(self.store().fsck_told(&mut || tally.verified(1))?)
     }
 
     /// Damaged blobs by the owner of the session that they belong to.
@@ -74,18 +75,22 @@ pub fn cids_of(damaged: &BTreeSet<Damage>) -> BTreeSet<Cid> {
 /// Rows.
 impl Node {
     /// Makes rows again that were lost, after the blobs that they follow from came back, and judges what was damaged beside a chain.
-    /// Says of each row what became of it; one that cannot be made again keeps no other.
+    /// Says of each row what became of it; one that cannot be made again keeps no other. Counts entries on `tally`.
     ///
     /// # Errors
     /// When the database cannot be read at all.
-    pub fn mend_rows(&self, found: &Fsck) -> Answer<Vec<Value>> {
+    pub fn mend_rows(&self, found: &Fsck, tally: &Tally) -> Answer<Vec<Value>> {
         let (mut told, mut verified) = (Vec::new(), BTreeSet::new());
+        if !found.rows.is_empty() {
+            // At most all of them: how long a chain is whose row is lost is not known.
+            tally.expect(self.reader()?.stats()?.entries);
+        }
         for row in &found.rows {
             match *row {
                 // Both follow from one reading of the chain.
                 LostRow::Session(session) | LostRow::State(session) => {
                     if verified.insert(session) {
-                        told.extend(self.rebuild(session, *row));
+                        told.extend(self.rebuild(session, *row, tally));
                     }
                 }
                 LostRow::Guard(session) => told.extend(self.note_unknown_guard(session)),
@@ -108,9 +113,9 @@ impl Node {
     }
 
     /// The rows of a session that its chain tells.
-    fn rebuild(&self, session: SessionId, row: LostRow) -> Vec<Value> {
+    fn rebuild(&self, session: SessionId, row: LostRow, tally: &Tally) -> Vec<Value> {
         let rebuilt = || -> Result<Vec<LostRow>, StoreError> {
-            let chain = self.store().reader()?.read_again(session, &mut |_| {})?;
+            let chain = self.store().reader()?.read_again(session, &mut |_| tally.verified(1))?;
             self.store().run(Rebuild { chain, at: now() })
         };
         let rows = match rebuilt() {

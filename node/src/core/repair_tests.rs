@@ -39,12 +39,12 @@ fn take_in(node: &Node, builder: &SessionBuilder) {
 /// What became of each row, and that nothing is left to be found or done then. A repair writes the index and counters, too.
 fn repaired(node: &Node) -> Vec<(String, String)> {
     let repair = || {
-        let found = node.fsck().unwrap();
+        let found = node.fsck(&Tally::default()).unwrap();
         node.mend(&BTreeSet::new(), &BlobsCame::default()).unwrap();
-        node.mend_rows(&found).unwrap()
+        node.mend_rows(&found, &Tally::default()).unwrap()
     };
     let told = repair();
-    let found = node.fsck().unwrap();
+    let found = node.fsck(&Tally::default()).unwrap();
     assert!(found.is_clean(), "{:?}", found.problems);
     let event = node.reader().unwrap().newest_event().unwrap();
     assert_eq!(repair(), Vec::<Value>::new(), "a second time");
@@ -75,7 +75,7 @@ fn a_session_whose_row_was_damaged_is_verified_judged_and_read_as_before() {
 
     let node = open(home.path());
     assert_eq!(node.reader().unwrap().session(session).unwrap_err().code(), Code::StoreCorrupt);
-    assert_eq!(plan(&node.fsck().unwrap())["rows"][0]["row"], "session");
+    assert_eq!(plan(&node.fsck(&Tally::default()).unwrap())["rows"][0]["row"], "session");
     assert_eq!(repaired(&node), [pair("session", "made-again")]);
     let after = node.reader().unwrap().session(session).unwrap().unwrap();
     assert_eq!((after.tip, after.owner, &after.agent), (before.tip, before.owner, &before.agent));
@@ -168,8 +168,8 @@ fn what_cannot_be_made_again_keeps_no_other_row_and_is_told_with_its_code() {
     let node = open(home.path());
     damage(node, builders[0].entries()[1].entry.bytes());
     let node = open(home.path());
-    let found = node.fsck().unwrap();
-    let told = node.mend_rows(&found).unwrap();
+    let found = node.fsck(&Tally::default()).unwrap();
+    let told = node.mend_rows(&found, &Tally::default()).unwrap();
     let of = |builder: &SessionBuilder| {
         told.iter().find(|row| row["session"] == builder.session().to_string()).unwrap()
     };

@@ -11,7 +11,7 @@ use super::Leave;
 use super::testbench::{Bench, append, named};
 use super::tests::{learns, row};
 use crate::core::Node;
-use crate::sync::BlobsCame;
+use crate::sync::{BlobsCame, Tally};
 
 /// Bytes of the row of a session that no other row has: the name of its fence.
 const FENCE: &[u8] = b"\x65fence";
@@ -24,10 +24,10 @@ async fn repaired(bench: &mut Bench, session: SessionId) {
 }
 
 fn repair(node: &Node) {
-    let found = node.fsck().unwrap();
+    let found = node.fsck(&Tally::default()).unwrap();
     node.mend(&BTreeSet::new(), &BlobsCame::default()).unwrap();
-    node.mend_rows(&found).unwrap();
-    let found = node.fsck().unwrap();
+    node.mend_rows(&found, &Tally::default()).unwrap();
+    let found = node.fsck(&Tally::default()).unwrap();
     assert!(found.is_clean(), "{:?}", found.problems);
 }
 

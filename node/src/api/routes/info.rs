@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
+use axum::http::{HeaderMap, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -14,9 +16,9 @@ use throughline_store::{Damage, Ended, Fsck, ReadOnly};
 use crate::api::error::Answer;
 use crate::api::{App, openapi};
 use crate::core::{Lookout, Node, cids_of_damaged, fsck_json, need_session, repair_plan, shape};
-use crate::sync::{BlobsCame, PeerView};
+use crate::sync::{BlobsCame, PeerView, Tally};
 
-use super::input;
+use super::{input, watched};
 
 /// Damaged blobs that are asked for and put back at a time: as many are in memory, 2 MiB each at most.
 const MENDED_AT_A_TIME: usize = 64;
@@ -157,30 +159,53 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
 async fn fsck(
     State(app): State<App>,
     query: input::Query,
+    headers: HeaderMap,
     input::Whole(body): input::Whole,
-) -> Answer<Json<Value>> {
+) -> Answer<Response<Body>> {
     let body = input::json(&body)?;
-    let found = app.act(Node::fsck).await?;
+    let (from, dry_run) = (input::names(&body, "from")?, input::flag(&query, "dryRun"));
+    let wanted = match (body["repair"] == true, dry_run) {
+        (false, _) => Fix::Nothing,
+        (true, true) => Fix::Plan,
+        (true, false) => Fix::Repair(from),
+    };
+    let (phase, tally) = (if matches!(wanted, Fix::Repair(_)) { "repair" } else { "fsck" }, Tally::new());
+    let counted = Arc::clone(&tally);
+    watched::answer(phase, &headers, tally, Box::pin(checked(app, wanted, counted))).await
+}
+
+/// What is done about what `fsck` finds.
+enum Fix {
+    Nothing,
+    /// It is said what would be.
+    Plan,
+    /// It is put right, with blobs of these peers or of all.
+    Repair(Vec<String>),
+}
+
+async fn checked(app: App, wanted: Fix, tally: Arc<Tally>) -> Answer<Value> {
+    let counted = Arc::clone(&tally);
+    let found = app.act(move |node| node.fsck(&counted)).await?;
     let mut answer = fsck_json(&found);
-    if body["repair"] != true {
-        return Ok(Json(answer));
+    match wanted {
+        Fix::Nothing => {}
+        Fix::Plan => {
+            answer["before"] = answer["problemCount"].clone();
+            answer["dryRun"] = json!(true);
+            answer["plan"] = repair_plan(&found);
+        }
+        Fix::Repair(from) => {
+            let mut repaired = repair(&app, &from, found, &tally).await?;
+            repaired["problemsBefore"] = answer["problemCount"].take();
+            answer = fsck_json(&app.act(move |node| node.fsck(&tally)).await?);
+            answer["repaired"] = repaired;
+        }
     }
-    let from = input::names(&body, "from")?;
-    if input::flag(&query, "dryRun") {
-        answer["before"] = answer["problemCount"].clone();
-        answer["dryRun"] = json!(true);
-        answer["plan"] = repair_plan(&found);
-        return Ok(Json(answer));
-    }
-    let mut repaired = repair(&app, &from, found).await?;
-    repaired["problemsBefore"] = answer["problemCount"].take();
-    let mut after = fsck_json(&app.act(Node::fsck).await?);
-    after["repaired"] = repaired;
-    Ok(Json(after))
+    Ok(answer)
 }
 
 /// Asks for what is damaged, puts it back, and makes again what follows from it. Without a network nothing is asked for.
-async fn repair(app: &App, from: &[String], found: Fsck) -> Answer<Value> {
+async fn repair(app: &App, from: &[String], found: Fsck, tally: &Arc<Tally>) -> Answer<Value> {
     let (mut asked, mut mended, mut peers) = (0, 0, BTreeSet::new());
     // The index and the counters first: blobs are put where they say.
     app.act(|node| node.mend(&BTreeSet::new(), &BlobsCame::default())).await?;
@@ -203,7 +228,8 @@ async fn repair(app: &App, from: &[String], found: Fsck) -> Answer<Value> {
             mended += app.act(move |node| node.mend(&part, &came)).await?;
         }
     }
-    let rows = app.act(move |node| node.mend_rows(&found)).await?;
+    let tally = Arc::clone(tally);
+    let rows = app.act(move |node| node.mend_rows(&found, &tally)).await?;
     Ok(json!({"asked": asked, "blobs": mended, "notFound": asked - mended, "from": peers, "rows": rows}))
 }
 

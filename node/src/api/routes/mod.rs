@@ -10,6 +10,7 @@ mod input;
 mod moves;
 mod network;
 mod sessions;
+mod watched;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;

@@ -1,36 +1,24 @@
 //! Peers and transfers.
 //!
-//! A fetch may take long. Who asks for `text/event-stream` is told how far it is: `progress` events while it runs, and in the
-//! end one `answer` or one `problem`. A client that goes away ends the transfer; what was adopted stays.
+//! A fetch may take long: [`watched`]. A client that goes away ends the transfer; what was adopted stays.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Response, StatusCode, header};
-use axum::response::IntoResponse as _;
+use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use futures::future::BoxFuture;
-use futures::stream;
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::id::SessionId;
-use tokio::time::timeout;
 
-use super::input;
+use super::{input, watched};
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
 use crate::sync::peers::{self, Added, KnownPeer};
-use crate::sync::{FetchRequest, PeerView, Tallied, Tally, Use, Wanted};
-
-/// What a client asks for that wants to be told how far a fetch is.
-const EVENT_STREAM: &str = "text/event-stream";
-/// Between two looks at how far it is.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// A comment keeps a connection open on which nothing moves.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+use crate::sync::{FetchRequest, PeerView, Tally, Use, Wanted};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -102,73 +90,10 @@ async fn fetch(
     let network = app.node().network().cloned().ok_or_else(|| {
         Problem::new(Code::Unreachable, "this process runs without a network").hint("throughline serve")
     })?;
-    let streams = headers
-        .get(header::ACCEPT)
-        .and_then(|accept| accept.to_str().ok())
-        .is_some_and(|accept| accept.split(',').any(|kind| kind.trim().starts_with(EVENT_STREAM)));
     let tally = Tally::new();
-    if !streams {
-        return Ok(Json(network.fetch_answer(request, tally).await?).into_response());
-    }
     let counted = Arc::clone(&tally);
-    let fetching: BoxFuture<'static, Answer<Value>> =
-        Box::pin(async move { network.fetch_answer(request, counted).await });
-    let watching = Watching { fetching: Some(fetching), tally, told: None, since: Instant::now() };
-    let body = Body::from_stream(stream::unfold(watching, |mut watching| async move {
-        let text = watching.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), watching))
-    }));
-    let kind = (header::CONTENT_TYPE, EVENT_STREAM);
-    Ok(([kind, (header::CACHE_CONTROL, "no-store")], body).into_response())
-}
-
-/// A fetch that tells how far it is.
-struct Watching {
-    /// None once its end was told.
-    fetching: Option<BoxFuture<'static, Answer<Value>>>,
-    tally: Arc<Tally>,
-    told: Option<Tallied>,
-    since: Instant,
-}
-
-impl Watching {
-    /// The next event; none after the last one.
-    async fn next(&mut self) -> Option<String> {
-        let (called, fetching) = (Instant::now(), self.fetching.as_mut()?);
-        loop {
-            match timeout(PROGRESS_EVERY, &mut *fetching).await {
-                Ok(ended) => {
-                    self.fetching = None;
-                    // How far it came is told in any case, however quick it was.
-                    let last = event("progress", &progress_json(self.tally.now(), self.since));
-                    let end = match ended {
-                        Ok(answer) => event("answer", &answer),
-                        Err(problem) => event("problem", &problem.to_json()),
-                    };
-                    return Some(last + &end);
-                }
-                Err(_) if self.told != Some(self.tally.now()) => {
-                    let now = self.tally.now();
-                    self.told = Some(now);
-                    return Some(event("progress", &progress_json(now, self.since)));
-                }
-                Err(_) if called.elapsed() >= KEEP_ALIVE => return Some(": keep-alive\n\n".to_owned()),
-                Err(_) => {}
-            }
-        }
-    }
-}
-
-fn progress_json(now: Tallied, since: Instant) -> Value {
-    json!({
-        "v": 1, "kind": "progress", "phase": "fetch", "done": now.entries, "total": now.entries_total,
-        "bytes": now.bytes, "blocks": now.blocks, "blocksTotal": now.blocks_total,
-        "elapsedMs": u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
-    })
-}
-
-fn event(name: &str, data: &Value) -> String {
-    format!("event: {name}\ndata: {data}\n\n")
+    let fetching = Box::pin(async move { network.fetch_answer(request, counted).await });
+    watched::answer("fetch", &headers, tally, fetching).await
 }
 
 fn fetch_request(value: &Value) -> Answer<FetchRequest> {

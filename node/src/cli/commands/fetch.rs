@@ -2,16 +2,12 @@
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use throughline_protocol::code::Code;
 
-use crate::api::client::Call;
-use crate::api::error::{Answer, Problem};
+use crate::api::error::Answer;
 use crate::cli::context::Context;
-use crate::cli::events::Stream;
-use crate::cli::link::Api;
 use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
-use crate::cli::progress::{Counter, Entries};
+use crate::cli::watch::watched;
 use crate::cli::{format, resolve, verdict, view};
 use crate::outcome::Exit;
 
@@ -104,7 +100,7 @@ fn bring(
     }
     let mut answer = {
         let progress = ctx.progress(kind);
-        watched(&api, &body, &progress.counter())?
+        watched(&api, "/v1/fetch", &body, &progress.counter())?
     };
     answer["kind"] = kind.into();
     let mut page = Page::default();
@@ -115,34 +111,6 @@ fn bring(
     // An audit is about what is true; a fetch is also about what came along.
     let exit = if exit == Exit::Done && lost && kind == "fetch" { Exit::Losses } else { exit };
     Ok(Outcome::done(answer, page).exit(exit))
-}
-
-/// Asks for a fetch, and counts what its node tells meanwhile.
-fn watched(api: &Api<'_>, body: &Value, counter: &Counter) -> Answer<Value> {
-    let mut reply = api.open(Call::post("/v1/fetch", body).header("accept", "text/event-stream"))?;
-    let mut stream = Stream::default();
-    while let Some(bytes) = api.chunk(&mut reply)? {
-        for mut event in stream.feed(&bytes) {
-            match view::text(&event, "/kind") {
-                "progress" => counter.entries(Entries {
-                    done: view::number(&event, "/done"),
-                    total: view::number(&event, "/total"),
-                    bytes: view::number(&event, "/bytes"),
-                    blocks: view::number(&event, "/blocks"),
-                    blocks_total: view::number(&event, "/blocksTotal"),
-                }),
-                "problem" => {
-                    if let Some(event) = event.as_object_mut() {
-                        // What makes it an event is no fact of the refusal.
-                        event.retain(|key, _| key != "v" && key != "kind");
-                    }
-                    return Err(Problem::from_json(&event).unwrap_or_else(|| Code::Internal.into()));
-                }
-                _ => return Ok(event),
-            }
-        }
-    }
-    Err(Problem::new(Code::Unreachable, "the node stopped answering before the fetch ended"))
 }
 
 fn transfer(page: &mut Page, answer: &Value) {

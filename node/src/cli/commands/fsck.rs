@@ -4,11 +4,11 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::api::client::Call;
 use crate::api::error::Answer;
 use crate::cli::context::Context;
 use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
+use crate::cli::watch::watched;
 use crate::cli::{format, view};
 use crate::outcome::Exit;
 
@@ -31,9 +31,9 @@ pub(crate) fn run(ctx: &Context, args: &FsckArgs) -> Answer<Outcome> {
     let is_repair = args.repair && !args.dry_run;
     let api = if is_repair { ctx.api_with_network()? } else { ctx.api()? };
     let mut answer = {
-        let _progress = ctx.progress("fsck");
+        let progress = ctx.progress("fsck");
         let path = view::path("/v1/fsck", &[("dryRun", args.dry_run.then_some("1"))]);
-        api.ask(Call::post(&path, &json!({"repair": args.dry_run})))?
+        watched(&api, &path, &json!({"repair": args.dry_run}), &progress.counter())?
     };
     let count = view::number(&answer, "/problemCount");
     let question = format!(
@@ -43,8 +43,9 @@ pub(crate) fn run(ctx: &Context, args: &FsckArgs) -> Answer<Outcome> {
         format::count(view::number(&answer, "/repairableRows"), "row", "rows"),
     );
     if is_repair && count > 0 && ctx.confirm(&question)? {
-        let _progress = ctx.progress("repair");
-        answer = api.ask(Call::post("/v1/fsck", &json!({"repair": true, "from": args.from})))?;
+        let progress = ctx.progress("repair");
+        let body = json!({"repair": true, "from": args.from});
+        answer = watched(&api, "/v1/fsck", &body, &progress.counter())?;
     }
     Ok(shown(answer))
 }

@@ -1,4 +1,4 @@
-//! How far a transfer is: counters that are written by whoever moves bytes and read by whoever shows them.
+//! How far a transfer, or a check of what is held, is: counters that are written by whoever moves bytes and read by whoever shows them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,7 +67,7 @@ impl Tally {
     }
 
     /// So many entries are still to come: those that were verified before count too, a second provider goes on after them.
-    pub(super) fn expect(&self, entries: u64) {
+    pub(crate) fn expect(&self, entries: u64) {
         let total = self.verified.load(Ordering::Relaxed).saturating_add(entries);
         self.expected.store(total, Ordering::Relaxed);
         self.moved.notify_one();
@@ -81,7 +81,7 @@ impl Tally {
     }
 
     /// So many entries more were verified.
-    pub(super) fn verified(&self, entries: u64) {
+    pub(crate) fn verified(&self, entries: u64) {
         self.add(&self.verified, entries);
     }
 
