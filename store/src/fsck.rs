@@ -353,21 +353,25 @@ fn indexed(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
     for row in table.iter()? {
         let cid = EntryCid::from_digest(*row?.0.value());
         let Some(Some(place)) = found.take(None, index::find(&reader.txn, cid)) else { continue };
-        let is_there = match place.lane {
+        let stored = match place.lane {
             Lane::Main => entries
                 .get((place.session, place.seq.get()))?
-                .is_some_and(|row| EntryRow::from_bytes(row.value()).is_ok_and(|entry| entry.cid == cid)),
+                .map(|row| EntryRow::from_bytes(row.value()).ok().map(|entry| entry.cid)),
             Lane::Side => sides
                 .get((place.session, cid.digest()))?
-                .is_some_and(|row| SideRow::from_bytes(cid, row.value()).is_ok()),
+                .map(|row| SideRow::from_bytes(cid, row.value()).ok().map(|_| cid)),
         };
-        if !is_there {
+        if stored != Some(Some(cid)) {
             let session = index::id_of_number(&reader.txn, place.session)?;
             found.note(
                 session,
                 Code::IndexCorrupt,
                 format!("{} is indexed at seq {} and not there", cid.short(), place.seq),
             );
+            if let Some(Some(_)) = stored {
+                // Another entry stands there, whole: it is the index that is wrong.
+                continue;
+            }
             found.damaged.extend(session.map(|session| match place.lane {
                 Lane::Main => Damage::Entry { session, seq: place.seq, cid },
                 Lane::Side => Damage::Side { session, seq: place.seq, cid },

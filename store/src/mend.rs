@@ -171,7 +171,16 @@ fn number_of(view: &View<'_>, session: SessionId) -> Result<u64, StoreError> {
     Err(StoreError::Index { what: format!("{} has a number that is not its own", session.short()) })
 }
 
-/// Puts back what is not a block.
+/// The payload that an entry names, if the entry says itself that it stands there: where the index says something else it is the index
+/// that is damaged.
+fn standing_at(bytes: &[u8], session: SessionId, seq: Seq) -> Result<Option<Option<EntryCid>>, StoreError> {
+    let decoded = Decoded::<Entry>::decode(bytes.to_vec())?;
+    let (entry, cid) = (decoded.value(), EntryCid::of(bytes));
+    let stands = entry.session(cid) == session && entry.seq() == seq;
+    Ok(stands.then_some(entry.payload.map(|payload| payload.cid)))
+}
+
+/// Puts back what is not a block. What can be read is never written over.
 fn put_blob(
     changes: &Changes<'_>,
     damage: &Damage,
@@ -179,20 +188,30 @@ fn put_blob(
     numbers: &BTreeMap<SessionId, u64>,
     at: UnixMillis,
 ) -> Result<(), StoreError> {
-    let payload_of =
-        || Ok::<_, StoreError>(Decoded::<Entry>::decode(bytes.to_vec())?.value().payload.map(|p| p.cid));
     match damage {
         Damage::Entry { session, seq, cid } => {
             let Some(number) = numbers.get(session) else { return Ok(()) };
-            let row = EntryRow { cid: *cid, payload: payload_of()?, bytes };
-            changes.put(tables::ENTRIES, (*number, seq.get()), row.to_bytes().as_slice())
+            let key = (*number, seq.get());
+            let read = |row: &[u8]| EntryRow::from_bytes(row).is_ok();
+            let Some(payload) = standing_at(bytes, *session, *seq)? else { return Ok(()) };
+            if lookup(changes.txn, tables::ENTRIES, key, read)? == Some(true) {
+                return Ok(());
+            }
+            let row = EntryRow { cid: *cid, payload, bytes };
+            changes.put(tables::ENTRIES, key, row.to_bytes().as_slice())
         }
         Damage::Side { session, seq, cid } => {
             let Some(number) = numbers.get(session) else { return Ok(()) };
+            let key = (*number, cid.digest());
+            let read = |row: &[u8]| SideRow::from_bytes(*cid, row).is_ok();
+            let Some(payload) = standing_at(bytes, *session, *seq)? else { return Ok(()) };
+            if lookup(changes.txn, tables::SIDE, key, read)? == Some(true) {
+                return Ok(());
+            }
             // Why it stood beside the chain is judged again with the session.
             let status = SideStatus::Branch;
-            let row = SideRow { status, seq: *seq, since: at, payload: payload_of()?, bytes: bytes.to_vec() };
-            changes.put(tables::SIDE, (*number, cid.digest()), row.to_bytes().as_slice())
+            let row = SideRow { status, seq: *seq, since: at, payload, bytes: bytes.to_vec() };
+            changes.put(tables::SIDE, key, row.to_bytes().as_slice())
         }
         Damage::Control { hash } => {
             let row = ControlRow { since: at, bytes: bytes.to_vec() };
