@@ -181,3 +181,45 @@ async fn a_query_that_cannot_be_read_is_told_with_what_was_expected() {
         assert_eq!((&problem["code"], &problem["detail"]), (&json!("E_API_QUERY"), &json!(told)));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_of_what_is_stored_tells_how_many_entries_it_verified() {
+    let home = tempfile::tempdir().unwrap();
+    let node = node(home.path());
+    let mut builder = SessionBuilder::new("checked");
+    let server = builder.server1.clone();
+    builder.user(&server, "a message");
+    let checked = |built: &testing::Built| Prechecked::of(built.entry.clone(), None).unwrap();
+    let (entries, controls) = (builder.entries().iter().map(checked).collect(), builder.controls().to_vec());
+    node.take_in(builder.session(), Arrived { entries, controls, ..Arrived::default() }).unwrap();
+    let router = router(App::new(node.clone()), None);
+    for (body, phase) in [(json!({}), "fsck"), (json!({"repair": true}), "repair")] {
+        let request = Request::post("/v1/fsck")
+            .header("content-type", "application/json")
+            .header("accept", "text/event-stream")
+            .body(Body::from(body.to_string()))
+            .unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        let events: Vec<(&str, Value)> = text
+            .split_terminator("\n\n")
+            .map(|event| {
+                let (name, data) = event.split_once('\n').unwrap();
+                let data = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+                (name.strip_prefix("event: ").unwrap(), data)
+            })
+            .collect();
+        let [.., (progress, last), (answer, found)] = &events[..] else { panic!("two events: {text}") };
+        assert_eq!((*progress, *answer), ("progress", "answer"));
+        // A repair verifies everything before and after it.
+        let done = if phase == "repair" { 4 } else { 2 };
+        assert_eq!(
+            (&last["phase"], &last["done"], &last["total"]),
+            (&json!(phase), &json!(done), &json!(done))
+        );
+        assert_eq!(found["problems"], json!([]), "{found}");
+    }
+    node.stop();
+}
