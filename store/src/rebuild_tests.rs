@@ -121,10 +121,10 @@ fn a_session_whose_row_was_lost_reads_as_before_and_signs_nothing_until_a_later_
     assert_holds(&store, &builder);
     let head = mark(builder.head());
     let unknown = GuardError::Unknown { epoch: epoch(0) };
-    let reader = store.reader().unwrap();
-    assert_eq!(reader.check_guard(builder.session(), epoch(0), head).unwrap(), Err(unknown));
+    let (reader, held) = (store.reader().unwrap(), row(&store, &builder));
+    assert_eq!(reader.check_guard(&held, epoch(0), head).unwrap(), Err(unknown));
     // Nor in an epoch above, while no handoff came through the guard.
-    assert_eq!(reader.check_guard(builder.session(), epoch(9), head).unwrap(), Err(unknown));
+    assert_eq!(reader.check_guard(&held, epoch(9), head).unwrap(), Err(unknown));
     assert_eq!(refused(sign(&store, &builder)), unknown);
     assert_eq!(rebuild(&store, &builder).unwrap(), [], "a second time changes nothing");
 
