@@ -112,7 +112,7 @@ pub struct Report {
     pub next_offset: u64,
     /// Lines by what became of them.
     pub tally: Tally,
-    /// Lines that hold a part of the conversation.
+    /// Records that hold a part of the conversation. A line that two writers shared has several, so there may be more than lines.
     pub messages: u64,
     /// Those of them that stand in an entry of the log.
     pub reachable: u64,
