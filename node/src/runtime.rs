@@ -23,6 +23,8 @@ use crate::sync::Network;
 
 /// Between two sweeps of what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a node that ends waits for its connections to close.
+const GOODBYE: Duration = Duration::from_secs(3);
 /// Events that stay for readers that come back.
 const EVENTS_KEPT: u64 = 100_000;
 
@@ -38,6 +40,23 @@ pub enum NetworkNeed {
 /// Keeps a node of this process up; the data directory is let go when it is dropped.
 pub struct Guard {
     node: Node,
+}
+
+impl Guard {
+    /// Ends the node, and returns when its peers were told: a connection that just goes silent takes one of the few places that a
+    /// peer gives it, until that peer's timeout.
+    pub async fn close(self) {
+        self.node.stop();
+        goodbye(&self.node).await;
+    }
+}
+
+/// Closes every connection, within [`GOODBYE`].
+async fn goodbye(node: &Node) {
+    if let Some(network) = node.network() {
+        // Who does not answer in time is left.
+        let _ = tokio::time::timeout(GOODBYE, network.stopped()).await;
+    }
 }
 
 impl Drop for Guard {
@@ -102,9 +121,7 @@ pub async fn serve(dirs: &Dirs, config: &Config, on_ready: impl FnOnce() + Send 
     }
     let _ = std::fs::remove_file(&socket);
     let _ = std::fs::remove_file(dirs.pid_file());
-    if let Some(network) = node.network() {
-        network.shutdown();
-    }
+    goodbye(&node).await;
     Ok(())
 }
 

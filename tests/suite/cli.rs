@@ -234,6 +234,61 @@ fn another_owner_is_refused_and_a_passphrase_is_needed() {
 }
 
 #[test]
+fn a_wrong_passphrase_imports_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let cli = Cli::new(place.path().join("d"));
+    let init = ["init", "--owner", "new", "--passphrase-fd", "0", "--json"];
+    assert_eq!(cli.run_with_stdin(&init, b"open sesame\n").rc, 0);
+    let transcript = repository().join("examples/sessions/claude-code.jsonl").display().to_string();
+    let import = ["import", &transcript, "--passphrase-fd", "0", "--json"];
+    let wrong = cli.run_with_stdin(&import, b"open says me\n");
+    assert_eq!((wrong.rc, wrong.error_code().as_str()), (8, "E_PASSPHRASE"));
+    assert_eq!(cli.ok(&["list"])["items"], serde_json::json!([]));
+    assert_eq!(cli.run_with_stdin(&import, b"open sesame\n").object()["anchored"], true);
+}
+
+#[test]
+fn a_repeated_request_names_its_base() {
+    let place = tempfile::tempdir().unwrap();
+    let cli = Cli::new(place.path().join("d"));
+    cli.init_owner();
+    let refused = cli.run_with_stdin(&["append", "any", "--idempotency-key", "k", "--json"], b"{}");
+    assert_eq!((refused.rc, refused.error_code().as_str()), (2, "E_USAGE"));
+    let read = refused.object();
+    assert!(read["error"]["detail"].as_str().unwrap().contains("--base CID"), "{read}");
+}
+
+#[test]
+fn a_demo_of_something_else_is_no_bug() {
+    let place = tempfile::tempdir().unwrap();
+    let cli = Cli::new(place.path().join("d"));
+    let readme = repository().join("README.md").display().to_string();
+    let (rc, refused) = cli.json(&["demo", &readme]);
+    assert_eq!((rc, refused["error"]["code"].as_str()), (2, Some("E_INPUT_FORMAT")), "{refused}");
+}
+
+/// Each is a process with connections of its own, and a peer has two of them at a time.
+#[test]
+fn commands_in_a_row_leave_no_connection_behind() {
+    let place = tempfile::tempdir().unwrap();
+    let (holder, reader) = (Cli::new(place.path().join("a")), Cli::new(place.path().join("b")));
+    holder.init_owner();
+    let transcript = repository().join("examples/sessions/claude-code.jsonl").display().to_string();
+    let imported = holder.ok(&["import", &transcript]);
+    let session = imported.pointer("/sources/0/session").and_then(|id| id.as_str()).unwrap().to_owned();
+    holder.ok(&["publish", &session, "--yes"]);
+    // Over QUIC: the system closes a TCP connection of a process that ends, and nobody closes this one.
+    let serving = holder.serve_on("/ip4/127.0.0.1/udp/0/quic-v1");
+    let ticket = holder.ok(&["id"])["ticket"].as_str().unwrap().to_owned();
+    reader.ok(&["init", "--owner", "none"]);
+    for nth in 0..5 {
+        let (rc, answer) = reader.json(&["audit", &session, "--from", &ticket]);
+        assert_eq!(rc, 0, "audit {nth}: {answer}");
+    }
+    assert_eq!(serving.stop(), 0);
+}
+
+#[test]
 fn lists_are_one_object_or_one_a_line() {
     let place = tempfile::tempdir().unwrap();
     let cli = Cli::new(place.path().join("d"));

@@ -73,10 +73,11 @@ impl Engine {
         answer
     }
 
-    /// Runs `work` where tasks can be spawned.
-    pub(crate) fn within<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _entered = self.runtime.as_ref().map(Runtime::enter);
-        work()
+    /// Waits for the end of `work`, whoever interrupts.
+    pub(crate) fn finish(&self, work: impl Future<Output = ()>) {
+        if let Some(runtime) = &self.runtime {
+            runtime.block_on(work);
+        }
     }
 }
 

@@ -114,8 +114,9 @@ impl<'c> Api<'c> {
 
 impl Drop for Api<'_> {
     fn drop(&mut self) {
-        let guard = self.guard.take();
-        self.engine.within(|| drop(guard));
+        if let Some(guard) = self.guard.take() {
+            self.engine.finish(guard.close());
+        }
     }
 }
 

@@ -85,6 +85,8 @@ fn check_22_what_a_revoked_holder_signs_later_counts_on_no_node() -> Result<()> 
         assert_eq!(text(&status, "/sessions/0/verdict")?, "valid", "{status}");
         assert_eq!(text(&status, "/sessions/0/problems/0/code")?, "E_REVOKED", "{status}");
         assert!(text(&status, "/sessions/0/problems/0/fix")?.starts_with("throughline move "), "{status}");
+        let plain = node.home().cli(&["status"]).run()?.stdout;
+        assert!(plain.contains("E_REVOKED: ") && plain.contains("fix: throughline move "), "{plain}");
     }
     append(&world.server_a, &session, "late", &response("I never left."))?.refused(403, "E_REVOKED")?;
     // Its key signs all the same, on the last entry that it had; every node is given that.

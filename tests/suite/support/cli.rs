@@ -93,8 +93,17 @@ impl Cli {
 
     /// Starts a node on loopback and waits until it is ready.
     pub(crate) fn serve(&self, more: &[&str]) -> Serving {
-        let listen = ["serve", "--json", "--listen", "/ip4/127.0.0.1/tcp/0", "--http", "off"];
-        let args: Vec<&str> = listen.iter().chain(more).copied().collect();
+        self.serving(
+            &[&["serve", "--json", "--listen", "/ip4/127.0.0.1/tcp/0", "--http", "off"], more].concat(),
+        )
+    }
+
+    /// The same at another address.
+    pub(crate) fn serve_on(&self, address: &str) -> Serving {
+        self.serving(&["serve", "--json", "--listen", address, "--http", "off"])
+    }
+
+    fn serving(&self, args: &[&str]) -> Serving {
         let mut child = self.command(args).stderr(Stdio::inherit()).spawn().expect("the binary runs");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
         let mut line = String::new();

@@ -33,13 +33,19 @@ pub(crate) struct AppendArgs {
     /// The entry that the first one follows; `head` takes what is newest here
     #[arg(long, value_name = "CID|head", default_value = "head")]
     pub(crate) base: String,
-    /// Makes a repeated request one: the same key and body append once
+    /// Makes a repeated request one: the same key and body append once. Needs --base CID: `head` is another entry when the request
+    /// comes again
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
 }
 
 /// Appends them in one commit.
 pub(crate) fn run(ctx: &Context, args: &AppendArgs) -> Answer<Outcome> {
+    if args.idempotency_key.is_some() && args.base == "head" {
+        let what = "expected --base CID with --idempotency-key, got `head`, which is another entry when the request comes again";
+        return Err(Problem::new(Code::Usage, what)
+            .hint("throughline append S FILE --base CID --idempotency-key KEY"));
+    }
     let entries = entries(&read(&args.file)?)?;
     let api = ctx.api()?;
     let session = resolve::session(&api, &args.session)?;

@@ -87,8 +87,11 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
     Ok(Outcome::done(answer, page).exit(exit))
 }
 
-/// A CAR begins with a varint and a CBOR map that has `roots`; a transcript with a JSON object.
-fn detect(path: &Path) -> Answer<Format> {
+/// What a file is: a CAR begins with a varint and a CBOR map that has `roots`; a transcript with a JSON object.
+///
+/// # Errors
+/// `E_INPUT_NOT_FOUND`, `E_INPUT_FORMAT`.
+pub(crate) fn detect(path: &Path) -> Answer<Format> {
     let mut head = Vec::new();
     let file = File::open(path).map_err(|error| unread(path, error))?;
     file.take(512).read_to_end(&mut head).map_err(|error| unread(path, error))?;
@@ -115,6 +118,11 @@ fn transcript(
     api: &Api<'_>,
     dry_run: Option<&str>,
 ) -> Answer<(Value, Page, Exit)> {
+    // Before anything is stored: a passphrase that does not fit changes nothing.
+    let owner = match owner::file(ctx) {
+        Ok(file) if !args.dry_run && can_open(ctx, args, &file) => Some(Owner::unlock(ctx, args.owner)?),
+        Ok(_) | Err(_) => None,
+    };
     let source = std::path::absolute(&args.file).map_err(|error| refusal::input(&args.file, error))?;
     let beside = Beside::of(&source).map_err(|error| refusal::input(&source, error))?;
     let list = beside.list();
@@ -138,7 +146,7 @@ fn transcript(
         describe(&mut page, source);
     }
     if !args.dry_run {
-        anchor(ctx, args, api, &mut answer, &mut page)?;
+        anchor(owner.as_ref(), api, &mut answer, &mut page)?;
     } else {
         page.mark(Mark::Note, "a dry run: nothing was stored");
     }
@@ -149,7 +157,8 @@ fn transcript(
     if lost {
         page.plain("done, with losses (exit 11); lines are kept raw. All of it as JSON: --report FILE");
     }
-    if let Some(session) = sources.first().map(|source| format::short(view::text(source, "/session"))) {
+    let first = sources.first().map(|source| format::short(view::text(source, "/session")));
+    if let Some(session) = first.filter(|_| !args.dry_run) {
         page.plain(format!("read it: throughline log {session}"));
     }
     Ok((answer, page, if lost { Exit::Losses } else { Exit::Done }))
@@ -230,18 +239,11 @@ fn describe(page: &mut Page, source: &Value) {
 
 /// Signs that the owner has seen the import, where the owner key can be opened. Without it the import stands all the
 /// same and says that nobody vouches for it yet.
-fn anchor(
-    ctx: &Context,
-    args: &ImportArgs,
-    api: &Api<'_>,
-    answer: &mut Value,
-    page: &mut Page,
-) -> Answer<()> {
+fn anchor(owner: Option<&Owner>, api: &Api<'_>, answer: &mut Value, page: &mut Page) -> Answer<()> {
     let facts = answer.get("anchor").filter(|facts| facts.is_object()).cloned();
     if let Some(facts) = facts {
-        match owner::file(ctx) {
-            Ok(file) if can_open(ctx, args, &file) => {
-                let owner = Owner::unlock(ctx, args.owner)?;
+        match owner {
+            Some(owner) => {
                 api.post_blob("/v1/refs", &owner.anchor(&facts, Reach::Private)?)?;
                 for session in sub_sessions(answer) {
                     let facts = api.get(&format!("/v1/sessions/{session}/anchor"))?;
@@ -252,8 +254,8 @@ fn anchor(
                 answer["anchored"] = json!(true);
                 answer["anchoredBy"] = json!(owner.principal().to_string());
             }
-            Ok(_) | Err(_) if view::flag(answer, "/anchored") => {}
-            Ok(_) | Err(_) => {
+            None if view::flag(answer, "/anchored") => {}
+            None => {
                 let session = format::short(view::text(&facts, "/session"));
                 page.mark(
                     Mark::Warning,

@@ -81,6 +81,7 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value) -> Page {
     for session in shown.into_iter().take(limit) {
         page.row(row(session));
         if args.session.is_none() {
+            problems(&mut page, session);
             replicas(&mut page, session, ctx.out().loudness());
         }
     }
@@ -126,6 +127,12 @@ fn details(ctx: &Context, page: &mut Page, session: &Value) {
         anchored.as_u64().map_or("nowhere yet".to_owned(), |seq| format!("through seq {seq}")),
     ));
     replicas(page, session, ctx.out().loudness());
+    problems(page, session);
+    page.plain(format!("session {}", view::text(session, "/session")));
+}
+
+/// What is wrong with a session, each with the command that goes on.
+fn problems(page: &mut Page, session: &Value) {
     for problem in view::items(session, "/problems") {
         let shown = match problem.as_str() {
             Some(code) => code.to_owned(),
@@ -136,7 +143,6 @@ fn details(ctx: &Context, page: &mut Page, session: &Value) {
         };
         page.mark(Mark::Warning, shown);
     }
-    page.plain(format!("session {}", view::text(session, "/session")));
 }
 
 /// Which head each peer was last seen with: a row each, below the session's own.
