@@ -76,14 +76,14 @@ impl<'s, S: Spec> TableView<'s, S> {
         self.iter()?.next_back().transpose()
     }
 
-    /// How many rows there are.
+    /// How many rows there are. The number that the database keeps may be damaged: then it is wrong, and no more than that.
     pub(crate) fn len(&self) -> Result<u64, StoreError> {
         let mut count = self.base.len()?;
         for (key, now) in self.changed.iter() {
             let was_there = self.base.get_owned(S::K::from_bytes(key.bytes()))?.is_some();
             match (was_there, now) {
-                (false, Some(_)) => count += 1,
-                (true, None) => count -= 1,
+                (false, Some(_)) => count = count.saturating_add(1),
+                (true, None) => count = count.saturating_sub(1),
                 (true, Some(_)) | (false, None) => {}
             }
         }
