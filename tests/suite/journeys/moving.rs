@@ -52,7 +52,10 @@ fn check_19_a_dead_server_is_left_behind_and_learns_of_it() -> Result<()> {
     await_head(&server_a, &session, &head(&server_b, &session)?)?;
     append(&server_a, &session, "ev-4", &response("Still mine?"))?.refused(409, "E_RETIRED")?;
     let held = entries_at(&server_b, &session)?;
+    let last = head(&server_b, &session)?;
     for node in [&server_a, &server_b, &desktop] {
+        // A node may hear of the handoff and of the tail before it has what was appended after them.
+        await_head(node, &session, &last)?;
         await_verdict(node, &session, "fenced-tail")?;
         let verified = node.home().cli(&["verify", &session]).json()?.expect(6)?;
         assert_eq!(verified["verdict"], "fenced-tail", "{verified}");
