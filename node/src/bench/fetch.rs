@@ -45,9 +45,10 @@ pub(super) fn run(plan: Plan) -> Answer<Report> {
         .map_err(|error| Problem::new(Code::Internal, format!("no runtime: {error}")))?;
     let mut report = Report::of(Subject::Fetch);
     report.fact("entries", entries);
-    report.fact("payloadBytes", MESSAGE_BYTES.to_vec());
+    let sizes = plan.payload_bytes.map_or(MESSAGE_BYTES.to_vec(), |bytes| vec![bytes]);
+    report.fact("payloadBytes", sizes.clone());
     let mut bytes = Vec::new();
-    for size in MESSAGE_BYTES {
+    for size in sizes {
         let owner = Owner::new()?;
         let source = Home::new(&owner)?;
         let filled = fill(&owner, &source, entries, size)?;

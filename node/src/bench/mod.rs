@@ -68,6 +68,8 @@ pub struct Plan {
     pub count: Option<u64>,
     /// Rounds, at least one.
     pub rounds: u32,
+    /// Text of each message in bytes, for [`Subject::Fetch`]; none is the four sizes of `docs/PERFORMANCE.md`.
+    pub payload_bytes: Option<usize>,
     /// How far it goes.
     pub length: Length,
 }

@@ -20,6 +20,9 @@ pub(crate) struct BenchArgs {
     /// Rounds; the median and the spread of all are told
     #[arg(long, value_name = "R", default_value = "5")]
     pub(crate) rounds: u32,
+    /// For fetch: text of each message in bytes, instead of several sizes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) payload_bytes: Option<u32>,
     /// For verify: watch memory up to a million entries, which takes minutes
     #[arg(long)]
     pub(crate) long: bool,
@@ -49,7 +52,8 @@ pub(crate) fn run(ctx: &Context, args: &BenchArgs) -> Answer<Outcome> {
     let length = if args.long { Length::Long } else { Length::Usual };
     let report = {
         let _progress = ctx.progress("bench");
-        bench::run(subject, Plan { count: args.entries, rounds: args.rounds, length })?
+        let payload_bytes = args.payload_bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        bench::run(subject, Plan { count: args.entries, rounds: args.rounds, payload_bytes, length })?
     };
     let mut page = Page::default();
     for line in report.lines() {
