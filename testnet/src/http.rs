@@ -392,6 +392,18 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_does_not_come_is_named_with_the_last_one_that_did() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let told = b"HTTP/1.1 200 OK\r\n\r\n: hello\n\nid: 7\nevent: entry\ndata: {\"seq\":3}\n\n";
+        near.write_all(told).unwrap();
+        drop(near);
+        let answer = Answer::read(BufReader::new(Wire::Socket(far))).unwrap();
+        let missed = Events::new(answer.body).find("a verdict", |event| event.kind == "verdict").unwrap_err();
+        let missed = format!("{missed:#}");
+        assert!(missed.contains("a verdict") && missed.contains("\"seq\": Number(3)"), "{missed}");
+    }
+
+    #[test]
     fn a_cut_answer_is_an_error() {
         assert!(answer(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort").is_err());
         assert!(answer(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab").is_err());

@@ -1,17 +1,19 @@
 //! A running node: `serve` as a child process.
 
+use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::http::{Api, Door};
 use crate::lab::Home;
+use crate::sse::Event;
 use crate::{LIMIT, hygiene};
 
 /// Resident memory of a process.
@@ -152,6 +154,66 @@ impl Node {
     pub fn principal(&self) -> Result<String> {
         let node = self.api().get("/v1/node")?.expect(200)?;
         Ok(node["principal"].as_str().with_context(|| format!("no principal in {node}"))?.to_owned())
+    }
+
+    /// Waits until what the API says at `path` is so, and returns it. The node is asked at every event of its log, from the first one
+    /// on, so nothing that happened before is missed: this is for facts whose change is an event. `what` says in words what is
+    /// waited for.
+    ///
+    /// # Errors
+    /// When it is not so within [`LIMIT`]; says what the last answer was.
+    pub fn until(&self, what: &str, path: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+        let last = RefCell::new(Value::Null);
+        let asked = |_: &Event| {
+            // What is not there yet is refused: that is an answer, too.
+            let answer = self.api().get(path).and_then(|reply| Ok((reply.status, reply.json()?)));
+            let (status, answer) = answer.unwrap_or_else(|error| (0, Value::String(error.to_string())));
+            let is_so = status == 200 && is_so(&answer);
+            last.replace(answer);
+            is_so
+        };
+        let found = self.api().events("", Some("0"))?.find(what, asked);
+        found.with_context(|| format!("GET {path} last said {}", last.borrow()))?;
+        Ok(last.into_inner())
+    }
+
+    /// As [`Node::until`] for what has no events, such as connections and charges: the node is asked again and again.
+    ///
+    /// # Errors
+    /// As [`Node::until`].
+    pub fn until_asked(&self, what: &str, path: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+        let began = Instant::now();
+        loop {
+            let answer = self.api().get(path)?.expect(200)?;
+            if is_so(&answer) {
+                return Ok(answer);
+            }
+            ensure!(began.elapsed() < LIMIT, "waited {LIMIT:?} for {what}; GET {path} last said {answer}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until it is connected to another node, whichever of them dialled.
+    ///
+    /// # Errors
+    /// As [`Node::until_asked`].
+    pub fn until_connected(&self, other: &Node) -> Result<()> {
+        let peer = other.peer_id()?;
+        let is_connected =
+            |row: &Value| row["peer"] == peer.as_str() && row["connected"] == Value::Bool(true);
+        let listed =
+            |peers: &Value| peers["items"].as_array().is_some_and(|rows| rows.iter().any(is_connected));
+        self.until_asked(&format!("a connection to {peer}"), "/v1/peers", listed)?;
+        Ok(())
+    }
+
+    /// The key of its connections, as others name it.
+    ///
+    /// # Errors
+    /// When the node does not say.
+    pub fn peer_id(&self) -> Result<String> {
+        let node = self.api().get("/v1/node")?.expect(200)?;
+        Ok(node["peerId"].as_str().with_context(|| format!("no peerId in {node}"))?.to_owned())
     }
 
     /// Ends it as a power cut would, and returns its home.

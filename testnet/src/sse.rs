@@ -33,22 +33,25 @@ impl Events {
     /// The next event of one of these kinds; others are passed over.
     ///
     /// # Errors
-    /// When the stream ends or none comes within [`LIMIT`].
+    /// When the stream ends or none comes within [`LIMIT`]; says which event was the last.
     pub fn next_of(&mut self, kinds: &[&str]) -> Result<Event> {
-        self.find(|event| kinds.contains(&event.kind.as_str()))
+        self.find(&format!("an event of {kinds:?}"), |event| kinds.contains(&event.kind.as_str()))
     }
 
-    /// The next event that `wanted` accepts.
+    /// The next event that `wanted` accepts; `what` says in words what is waited for.
     ///
     /// # Errors
     /// As [`Events::next_of`].
-    pub fn find(&mut self, wanted: impl Fn(&Event) -> bool) -> Result<Event> {
+    pub fn find(&mut self, what: &str, wanted: impl Fn(&Event) -> bool) -> Result<Event> {
         let began = Instant::now();
+        let mut last = None;
         loop {
-            let event = self.next(began)?;
+            let event =
+                self.next(began).with_context(|| format!("waiting for {what}; the last event: {last:?}"))?;
             if wanted(&event) {
                 return Ok(event);
             }
+            last = Some(event);
         }
     }
 
@@ -56,7 +59,7 @@ impl Events {
         let mut event = Event::default();
         let mut data = String::new();
         loop {
-            ensure!(began.elapsed() < LIMIT, "no such event within {LIMIT:?}");
+            ensure!(began.elapsed() < LIMIT, "not within {LIMIT:?}");
             let mut line = String::new();
             if self.lines.read_line(&mut line).context("reading events")? == 0 {
                 bail!("the stream of events ended");

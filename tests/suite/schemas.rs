@@ -110,6 +110,8 @@ fn check_38_answers_are_what_their_schemas_say() {
         &["move", session, "--to", "self", "--dry-run"],
         &["publish", session, "--yes"],
         &["anchor", session],
+        // Once more: nothing is signed.
+        &["anchor", session],
         // Refusals of every fault.
         &["push"],
         &["show", "nosuch"],

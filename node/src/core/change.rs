@@ -1,7 +1,8 @@
 //! Carrying a decision out: the chain moves with its summary in one transaction, evidence is stored beside it.
 //!
-//! The order is chosen for a crash in between: evidence of a session that is held goes first, and a session whose evidence
-//! says more than its verdict is judged again when the node starts.
+//! The order is chosen for a crash in between, and for whoever looks meanwhile: evidence of a session that is held goes first, so
+//! that a verdict is never seen without what shows it, and a session whose evidence says more than its verdict is judged again
+//! when the node starts.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::Body;
+use throughline_protocol::evidence::Charge;
 use throughline_protocol::fork::{Ending, Holds, Mark};
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
 use throughline_protocol::verify::{
@@ -41,6 +43,8 @@ pub(super) struct Change<'s, 'r> {
     pub(super) left: u64,
     /// New entries to keep beside it.
     pub(super) aside: Aside,
+    /// What files of evidence are made of.
+    pub(super) charges: &'s [Charge],
     /// Whether the session is in dispute: then the evidence is the verdict.
     pub(super) disputed: bool,
     pub(super) refused: Option<(u64, Reject)>,
@@ -88,6 +92,7 @@ impl Change<'_, '_> {
         if !is_new {
             kept_aside = self.keep_aside(&step)?;
         }
+        super::evidence::keep(step.node, self.scene, step.controls, self.charges);
         let verdict = step.summary.verdict.clone();
         let moves = self.left > 0 || !self.tail.is_empty();
         let landed = if moves { self.move_chain(&step)? } else { settled(&step)? };

@@ -257,9 +257,10 @@ impl Node {
         let calm = matches!(row.summary.verdict.as_str(), "valid" | "sealed" | "incomplete");
         let side = if calm { reader.side_entries(row.session, None, PAGE)? } else { Vec::new() };
         let tells = |status| status != throughline_store::SideStatus::Branch;
-        let unshown = !calm && reader.evidence(row.session)?.is_empty();
+        let shown = !reader.evidence(row.session)?.is_empty();
         let incomplete = row.summary.verdict == "incomplete";
-        if incomplete || unshown || side.iter().any(|side| tells(side.status)) {
+        // A file is kept before the verdict that it shows.
+        if incomplete || shown == calm || side.iter().any(|side| tells(side.status)) {
             self.judge_again(row.session)?;
         }
         Ok(())

@@ -118,6 +118,7 @@ impl<'r> Scene<'r> {
             leaving: left.iter().filter_map(|cid| Some((*cid, status_of(&selection, *cid)?))).collect(),
             left: left.len() as u64,
             aside: self.aside(&selection, &path, &charges),
+            charges: &charges,
             disputed: is_disputed(&selection),
             refused,
         };
@@ -135,7 +136,6 @@ impl<'r> Scene<'r> {
         if !statuses.is_empty() {
             node.store().run(RestateSide { session: self.session, statuses })?;
         }
-        super::evidence::keep(node, self, input.controls, &charges);
         super::evidence::withdraw(node, self, &judged, &charges);
         Ok(evaluated)
     }

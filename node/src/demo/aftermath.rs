@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 
 use super::copy::{Part, SessionCopy};
-use super::facts::{at, await_grants, hold, list, number, text};
+use super::facts::{at, await_grants, hold, list, number, text, until};
 use super::forge::forge_entry;
 use super::hostile::HostilePeer;
 use super::story::{Plot, append, principal_of, response};
@@ -38,9 +38,10 @@ pub(super) async fn append_at_a(plot: &mut Plot<'_>) -> Answer<Value> {
     let mut refusals = Vec::new();
     for session in [&plot.imported, &plot.interrupted] {
         match append(&api, session, "demo-late", &words).await {
-            Err(problem) => refusals.push(json!({
+            Err(problem) if matches!(problem.code(), Code::Retired | Code::Revoked) => refusals.push(json!({
                 "session": session, "code": problem.code().name(), "detail": problem.detail(),
             })),
+            Err(problem) => return Err(problem),
             Ok(answer) => return Err(Problem::new(Code::Internal, format!("server-a appended: {answer}"))),
         }
     }
@@ -58,8 +59,13 @@ pub(super) async fn forge(plot: &mut Plot<'_>) -> Answer<Value> {
     let session = plot.interrupted.clone();
     let honest = car_of(&plot.stage.server_b.api(), &session).await?;
     let forged = forge_entry(plot.stage.server_a.home(), &honest)?;
+    let last = head_of(&plot.stage.server_b.api(), &session).await?;
     let mut verdicts = Vec::new();
     for node in [&plot.stage.server_b, &plot.stage.desktop] {
+        // The desktop may still be on its way to what server B appended; then its head would move by itself.
+        let path = format!("/v1/sessions/{session}");
+        let what = format!("the head {last} on {}", node.name());
+        until(&node.api(), &path, &what, |row| row["head"] == last).await?;
         let before = head_of(&node.api(), &session).await?;
         let given = Call::body(axum::http::Method::POST, "/v1/car", CAR, forged.car.clone());
         node.api().ask(given).await?;
@@ -84,6 +90,11 @@ pub(super) async fn forge(plot: &mut Plot<'_>) -> Answer<Value> {
 /// The new holder verifies the published session; then a stranger fetches and judges it alone.
 pub(super) async fn audit(plot: &mut Plot<'_>) -> Answer<(Value, Value)> {
     let verified = plot.stage.server_b.done(&["verify", &plot.imported]).await?;
+    let path = format!("/v1/sessions/{}", plot.imported);
+    let anchored = number(&plot.stage.desktop.api().ask(Call::get(&path)).await?, "/anchoredThrough")?;
+    let what = format!("the owner's anchor of seq {anchored} on server-b");
+    let is_there = |row: &Value| row["anchoredThrough"].as_u64() >= Some(anchored);
+    until(&plot.stage.server_b.api(), &path, &what, is_there).await?;
     let audited = plot.stage.stranger.done(&["audit", &plot.imported, "--from", "server-b"]).await?;
     let mut checks = Vec::new();
     for name in ["hash", "chain", "signature", "authority", "head"] {

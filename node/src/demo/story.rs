@@ -131,11 +131,12 @@ async fn import(plot: &mut Plot<'_>, transcript: &Transcript) -> Answer<Value> {
         ),
     );
     let fetched = plot.stage.desktop.done(&["fetch", &plot.imported, "--from", "server-a"]).await?;
+    // As a device of the owner the desktop may have followed the session and anchored it already; then this signs nothing.
     let anchored = plot.stage.desktop.done(&["anchor", &plot.imported]).await?;
     let through = number(&fetched, "/validThrough/seq")?;
     plot.tell(
         "anchored",
-        &format!("by the owner on the desktop, which fetched and verified it: seq 0..{through}"),
+        &format!("on the owner's desktop, which fetched and verified it: seq 0..{through}"),
     );
     Ok(json!({
         "file": transcript.name, "lines": source["lines"], "session": plot.imported, "entries": entries,

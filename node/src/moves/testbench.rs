@@ -1,5 +1,7 @@
 //! A bench for tests: real nodes with real stores, connected by wires or by networks on loopback.
 
+use std::future::Future;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,15 +31,15 @@ use crate::sync::peers::{self, KnownPeer};
 use crate::sync::{Network, SyncLimits};
 
 /// One generous limit for anything that has to happen.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(90);
 
-/// Limits under which silence is told in a blink.
+/// Limits under which silence is told soon, and who is only slow is not taken for silent.
 pub(super) fn limits() -> Limits {
     Limits {
         retry: Duration::from_millis(10),
         retry_max: Duration::from_millis(40),
-        answer_max: Duration::from_millis(400),
-        idle_max: Duration::from_millis(800),
+        answer_max: Duration::from_secs(2),
+        idle_max: Duration::from_secs(3),
         ..Limits::default()
     }
 }
@@ -222,25 +224,41 @@ impl Bench {
     }
 
     /// Waits until the move is in one of these states.
-    pub(super) async fn until(&self, told: &Value, states: &[&str]) -> Value {
-        self.until_shown(told, |told| states.contains(&told["state"].as_str().unwrap())).await
+    #[track_caller]
+    pub(super) fn until<'a>(
+        &'a self,
+        told: &'a Value,
+        states: &'a [&str],
+    ) -> impl Future<Output = Value> + 'a {
+        self.until_shown(told, |told| states.contains(&told["state"].as_str().unwrap()))
     }
 
     /// Waits until the move shows it.
-    pub(super) async fn until_shown(&self, told: &Value, is_so: impl Fn(&Value) -> bool) -> Value {
-        let (session, id) = named(told);
-        let reached = async {
-            loop {
-                let told = self.desk().wait(session, id, SOON).await.unwrap();
-                if is_so(&told) {
-                    return told;
+    #[track_caller]
+    pub(super) fn until_shown<'a>(
+        &'a self,
+        told: &'a Value,
+        is_so: impl Fn(&Value) -> bool + 'a,
+    ) -> impl Future<Output = Value> + 'a {
+        let place = Location::caller();
+        async move {
+            let (session, id) = named(told);
+            let reached = async {
+                loop {
+                    let told = self.desk().wait(session, id, SOON).await.unwrap();
+                    if is_so(&told) {
+                        return told;
+                    }
+                    tokio::task::yield_now().await;
                 }
-                tokio::task::yield_now().await;
+            };
+            match tokio::time::timeout(SOON, reached).await {
+                Ok(told) => told,
+                Err(_) => {
+                    let seen = self.desk().get(session, id).unwrap();
+                    panic!("{place}: expected another state within {SOON:?}, got {seen:#}");
+                }
             }
-        };
-        match tokio::time::timeout(SOON, reached).await {
-            Ok(told) => told,
-            Err(_) => panic!("expected another state, got {}", self.desk().get(session, id).unwrap()),
         }
     }
 
@@ -312,14 +330,24 @@ async fn connect(alias: &str, node: &Node) -> KnownPeer {
 }
 
 /// Waits until a node's store says so.
-pub(super) async fn until_stored(node: &Node, is_so: impl Fn(&Node) -> bool) {
-    let mut commits = node.commits();
-    let reached = async {
-        while !is_so(node) {
-            commits.changed().await.unwrap();
+#[track_caller]
+pub(super) fn until_stored<'a>(
+    node: &'a Node,
+    is_so: impl Fn(&Node) -> bool + 'a,
+) -> impl Future<Output = ()> + 'a {
+    let place = Location::caller();
+    async move {
+        let mut commits = node.commits();
+        let reached = async {
+            while !is_so(node) {
+                commits.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(SOON, reached).await.is_err() {
+            let seen = node.reader().unwrap().sessions(None, 16);
+            panic!("{place}: what is waited for did not come within {SOON:?}; last seen: {seen:#?}");
         }
-    };
-    tokio::time::timeout(SOON, reached).await.expect("what has to happen soon");
+    }
 }
 
 pub(super) fn open(home: PathBuf, owner: Principal) -> Node {

@@ -78,7 +78,7 @@ impl Node {
 
 /// One timeout for everything: it is there to end a hang, not to measure.
 async fn in_time(test: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs");
+    tokio::time::timeout(Duration::from_secs(180), test).await.expect("the test hangs");
 }
 
 async fn exchange_over(listen: &str, transport: Transport) {

@@ -1,6 +1,7 @@
 //! A bench for tests: real nodes on loopback, and a server that lies.
 
 use std::future::Future;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,9 +30,19 @@ use crate::net::{FrameStream, NetEvent, NetHandle, Protocol};
 pub(super) const TCP: &str = "/ip4/127.0.0.1/tcp/0";
 pub(super) const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 
-/// One timeout for everything: it is there to end a hang, not to measure.
+/// The longest that one thing is waited for. It only ends what hangs, on a slow machine too.
+pub(super) const SOON: Duration = Duration::from_secs(90);
+
+/// One timeout for a whole test, for what is waited for without one of its own.
 pub(super) async fn in_time(test: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs");
+    tokio::time::timeout(4 * SOON, test).await.expect("the test hangs");
+}
+
+/// Waits for `reached`; says where it was waited for and what `seen` shows when that takes too long.
+async fn soon(place: &Location<'_>, reached: impl Future<Output = ()>, seen: impl AsyncFnOnce() -> String) {
+    if tokio::time::timeout(SOON, reached).await.is_err() {
+        panic!("{place}: what is waited for did not come within {SOON:?}; last seen: {}", seen().await);
+    }
 }
 
 /// A node with a network.
@@ -116,34 +127,58 @@ impl TestNode {
     }
 
     /// Waits until the store says so.
-    pub(super) async fn until(&self, is_so: impl Fn(&Node) -> bool) {
-        let mut commits = self.node.commits();
-        while !is_so(&self.node) {
-            commits.changed().await.unwrap();
-        }
+    #[track_caller]
+    pub(super) fn until<'a>(&'a self, is_so: impl Fn(&Node) -> bool + 'a) -> impl Future<Output = ()> + 'a {
+        let place = Location::caller();
+        let reached = async move {
+            let mut commits = self.node.commits();
+            while !is_so(&self.node) {
+                commits.changed().await.unwrap();
+            }
+        };
+        soon(place, reached, async || format!("{:#?}", self.node.reader().unwrap().sessions(None, 16)))
     }
 
     /// Waits until the network says so; it has no events for this.
-    pub(super) async fn until_met(&self, is_so: impl Fn(&[PeerView]) -> bool) {
-        while !is_so(&self.network.peers().await) {
-            tokio::task::yield_now().await;
-        }
+    #[track_caller]
+    pub(super) fn until_met<'a>(
+        &'a self,
+        is_so: impl Fn(&[PeerView]) -> bool + 'a,
+    ) -> impl Future<Output = ()> + 'a {
+        let place = Location::caller();
+        let reached = async move {
+            while !is_so(&self.network.peers().await) {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(place, reached, async || format!("{:#?}", self.network.peers().await))
     }
 
     /// Waits until this node knows that the other follows the account's topic.
-    pub(super) async fn until_followed_by(&self, other: &TestNode) {
-        let peer = net::peer_of(&other.network.peer_principal()).unwrap();
-        while !self.network.shared.net.followers(owner()).await.contains(&peer) {
-            tokio::task::yield_now().await;
-        }
+    #[track_caller]
+    pub(super) fn until_followed_by<'a>(&'a self, other: &'a TestNode) -> impl Future<Output = ()> + 'a {
+        let place = Location::caller();
+        let followers = || self.network.shared.net.followers(owner());
+        let reached = async move {
+            let peer = net::peer_of(&other.network.peer_principal()).unwrap();
+            while !followers().await.contains(&peer) {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(place, reached, async move || format!("{:?}", followers().await))
     }
 
     /// Waits until the other node proved who it is over its connection with this one.
-    pub(super) async fn until_proven(&self, other: &TestNode) {
-        let contacts = &self.network.shared.contacts;
-        while contacts.principal_of(other.network.peer_principal()) != Some(other.node.principal()) {
-            tokio::task::yield_now().await;
-        }
+    #[track_caller]
+    pub(super) fn until_proven<'a>(&'a self, other: &'a TestNode) -> impl Future<Output = ()> + 'a {
+        let place = Location::caller();
+        let reached = async move {
+            let contacts = &self.network.shared.contacts;
+            while contacts.principal_of(other.network.peer_principal()) != Some(other.node.principal()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(place, reached, async || format!("{:#?}", self.network.peers().await))
     }
 
     pub(super) async fn bring(&self, session: SessionId, from: &[String]) -> Answer<Fetched> {
@@ -160,7 +195,7 @@ pub(super) fn request(session: SessionId, from: &[String], mode: Use) -> FetchRe
         session,
         from: from.to_vec(),
         payloads: Wanted::Referenced,
-        idle: Some(Duration::from_secs(5)),
+        idle: Some(SOON),
         mode,
         peers_min: 1,
     }

@@ -21,7 +21,10 @@ fn held(node: &Node, session: SessionId) -> Vec<KeptEvidence> {
 }
 
 fn is_told(session: SessionId) -> impl Fn(&Node) -> bool {
-    move |node| held(node, session).iter().all(|kept| kept.told.is_some())
+    move |node| {
+        let held = held(node, session);
+        !held.is_empty() && held.iter().all(|kept| kept.told.is_some())
+    }
 }
 
 /// How often a node learned of evidence that it did not have.

@@ -397,12 +397,10 @@ async fn news_of_public_sessions_reach_strangers_that_keep_them() {
         mirror.meet("server", &server).await;
         // Whose session it is, and so which topic tells of it, is learned from a comparison that shows it published; the
         // first one may come before the holder's Ref.
-        loop {
-            let followed = tokio::time::timeout(Duration::from_secs(1), server.until_followed_by(&mirror));
-            if followed.await.is_ok() {
-                break;
-            }
+        let mut patience = Duration::from_secs(1);
+        while tokio::time::timeout(patience, server.until_followed_by(&mirror)).await.is_err() {
             mirror.network.compare_with("server").await.unwrap();
+            patience *= 2;
         }
         let mut number = 0;
         while mirror.row(session).is_none() {
@@ -412,13 +410,14 @@ async fn news_of_public_sessions_reach_strangers_that_keep_them() {
             tokio::task::yield_now().await;
         }
         // News is a hint: what comes while a comparison is under way may be passed over, what comes later is not.
+        let mut patience = Duration::from_secs(1);
         loop {
             number += 1;
             let last = append(&server, session, &format!("told on the topic {number}"));
-            let told = tokio::time::timeout(Duration::from_secs(2), mirror.until(tip_is(session, last)));
-            if told.await.is_ok() {
+            if tokio::time::timeout(patience, mirror.until(tip_is(session, last))).await.is_ok() {
                 break;
             }
+            patience *= 2;
         }
         assert_eq!(mirror.network.counts().charges, 0);
     })

@@ -18,6 +18,8 @@ use super::*;
 /// Frames before the entries: path and control blobs.
 const HEAD_FRAMES: usize = 2;
 const ENTRIES: usize = 40;
+/// How long somebody who says nothing is waited for: as long as a slow machine may take to connect and to hear a head.
+const SILENCE: Duration = Duration::from_secs(10);
 
 struct Outcome {
     code: Code,
@@ -37,7 +39,12 @@ async fn ask_liar(label: &str, then: Then, change: fn(&mut Vec<ChainAnswer>)) ->
     let asker = TestNode::start(TCP).await;
     honest.take(&builder);
     honest.hold(&[asker.grant(Role::Reader)]);
-    let problem = asker.bring(builder.session(), &[liar.ticket().await]).await.unwrap_err();
+    // Only who falls silent is waited for to the end.
+    let idle = if then == Then::Silence { SILENCE } else { SOON };
+    let asked =
+        |from: &[String]| FetchRequest { idle: Some(idle), ..request(builder.session(), from, Use::Adopt) };
+    let alone = asked(&[liar.ticket().await]);
+    let problem = asker.network.fetch(alone).await.unwrap_err();
     let stored = asker.node.reader().unwrap().stats().unwrap().entries;
     let charges = charges_of(&asker).await;
     assert!(problem.fact("peer").is_some(), "the peer is named: {problem}");
@@ -46,8 +53,8 @@ async fn ask_liar(label: &str, then: Then, change: fn(&mut Vec<ChainAnswer>)) ->
         assert_eq!(row.tip.cid, builder.entries()[at].entry.cid(), "a verified prefix");
     }
     // With somebody honest beside it, the liar only costs time.
-    let both = [liar.ticket().await, honest.ticket().await];
-    asker.bring(builder.session(), &both).await.unwrap();
+    let both = asked(&[liar.ticket().await, honest.ticket().await]);
+    asker.network.fetch(both).await.unwrap();
     assert_eq!(asker.row(builder.session()).unwrap().tip.cid, builder.head().entry.cid());
     Outcome { code: problem.code(), stored, charges }
 }

@@ -113,7 +113,8 @@ impl Hostile {
         })
     }
 
-    /// Asks the same question on `count` streams, one after the other with a few dozen open at a time.
+    /// Asks the same question on `count` streams, one after the other with a few dozen open at a time. One that gets no answer,
+    /// because the node was still busy with those before or closed the connection, is asked again.
     ///
     /// # Errors
     /// When it hangs.
@@ -123,10 +124,14 @@ impl Hostile {
             Want::Unread => self.churn(victim, throughline_protocol::wire::CHAIN_PROTOCOL, count, &frame),
             Want::First => self.run(async {
                 let mut churned = Churned::default();
-                for _ in 0..count {
+                while churned.opened < count {
                     match self.first_frame(victim, &frame).await {
                         Ok(Some(_)) => churned.opened += 1,
-                        Ok(None) | Err(_) => churned.refused += 1,
+                        Ok(None) => churned.refused += 1,
+                        Err(_) => {
+                            churned.refused += 1;
+                            self.dial(victim).await.context("the node shut the peer out")?;
+                        }
                     }
                 }
                 Ok(churned)

@@ -1,6 +1,7 @@
 //! Answers to `/throughline/chain/1` that are not what was asked for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::Stream;
@@ -57,20 +58,31 @@ impl std::fmt::Debug for Answers {
 }
 
 /// Answers until the host is gone.
+///
+/// A head that somebody went for is told no more: a node that follows the session would come again at a time of its own, and what
+/// a test sees of it would be of one lie or of two.
 pub(super) async fn answer(mut incoming: mpsc::UnboundedReceiver<Stream>, answers: Answers) {
+    let gone_for = Arc::new(AtomicBool::new(false));
     while let Some(stream) = incoming.recv().await {
-        let answers = answers.clone();
+        let (answers, gone_for) = (answers.clone(), Arc::clone(&gone_for));
         tokio::spawn(async move {
             // The asker leaves whenever it wants: that is what it should do.
-            let _ = answer_one(stream, &answers).await;
+            let _ = answer_one(stream, &answers, &gone_for).await;
         });
     }
 }
 
-async fn answer_one(mut stream: Stream, answers: &Answers) -> std::io::Result<()> {
+async fn answer_one(mut stream: Stream, answers: &Answers, gone_for: &AtomicBool) -> std::io::Result<()> {
     let Some(body) = read_frame(&mut stream).await? else { return Ok(()) };
     let Ok(request) = ChainRequest::decode_body(&body) else { return Ok(()) };
+    if let ChainAsk::Range(_) = &request.ask {
+        gone_for.store(true, Ordering::SeqCst);
+    }
     let script = match (&request.ask, answers) {
+        (ChainAsk::Heads { .. }, _) if gone_for.load(Ordering::SeqCst) => {
+            let frames = vec![ChainAnswer::Heads { owners: Vec::new(), sessions: Vec::new() }];
+            Script { frames, ending: Ending::End }
+        }
         (ChainAsk::Heads { .. }, Answers::Session(builder, _)) => {
             Script { frames: vec![heads(head_of(builder))], ending: Ending::End }
         }

@@ -10,6 +10,7 @@ use throughline_node::api::client::Call;
 use throughline_protocol::block::Signed;
 use throughline_protocol::control::Control;
 use throughline_protocol::testing::{Built, Reach, SessionBuilder};
+use throughline_store::{Change, EventPage};
 
 use super::home::{Home, code};
 
@@ -123,15 +124,16 @@ async fn each_accusation_is_one_event_and_a_verdict_that_changes_is_one() {
     more.response(&server, "and on", &[]);
     home.take_in(&more, &more.entries()[4..]).unwrap();
     let reader = home.node.reader().unwrap();
-    let throughline_store::EventPage::Events(events) = reader.events_since(0, 1_000).unwrap() else {
+    let EventPage::Events(events) = reader.events_since(0, 1_000).unwrap() else {
         panic!("the log is whole")
     };
-    let count = |wanted: fn(&throughline_store::Change) -> bool| {
-        events.iter().filter(|event| wanted(&event.change)).count()
+    let positions = |wanted: fn(&Change) -> bool| -> Vec<usize> {
+        events.iter().enumerate().filter(|(_, event)| wanted(&event.change)).map(|(at, _)| at).collect()
     };
-    assert_eq!(count(|change| matches!(change, throughline_store::Change::Evidence { .. })), 1);
-    let forks = |change: &throughline_store::Change| matches!(change, throughline_store::Change::Verdict { to, .. } if to == "forked");
-    assert_eq!(count(forks), 1);
+    let shown = positions(|change| matches!(change, Change::Evidence { .. }));
+    let told = positions(|change| matches!(change, Change::Verdict { to, .. } if to == "forked"));
+    let ([shown], [told]) = (&shown[..], &told[..]) else { panic!("expected one each: {shown:?} {told:?}") };
+    assert!(shown < told, "whoever hears of the verdict finds what shows it");
 }
 
 /// What arrives at once: entries of one history, or a control blob.

@@ -11,7 +11,7 @@ use throughline_testnet::Request;
 use throughline_testnet::hostile::{Answers, Ending, Hostile, Lie, Script};
 
 use super::{Scene, session};
-use crate::journeys::{session_at, text};
+use crate::journeys::{await_verdict, session_at, text};
 
 /// Frames before the entries: path and control blobs.
 const HEAD_FRAMES: usize = 2;
@@ -63,7 +63,9 @@ fn fetch_lies(
     let truth = session(name, 40);
     let liar = Hostile::start(name, Answers::Session(Arc::new(truth.clone()), change))?;
     let id = truth.session().to_string();
-    let args = ["fetch", &id, "--from", &liar.ticket(), "--timeout", "5s"];
+    // Only who falls silent is waited for to the end: as long as a slow machine may take to connect and to hear a head.
+    let patience = if code == "E_TIMEOUT" { "10s" } else { "90s" };
+    let args = ["fetch", &id, "--from", &liar.ticket(), "--timeout", patience];
     let refused = scene.victim.home().cli(&args).json()?;
     let refused = refused.object().context("an object")?;
     assert_eq!(refused["error"]["code"], code, "{name}: {refused}");
@@ -168,8 +170,8 @@ fn an_endless_chain_is_only_a_claim() -> Result<()> {
     };
     let liar = Hostile::start("endless chain", Answers::Claim(head, lie(|_| {}, Ending::End)))?;
     let id = told.session().to_string();
-    let refused =
-        scene.victim.home().cli(&["fetch", &id, "--from", &liar.ticket(), "--timeout", "5s"]).json()?;
+    let args = ["fetch", &id, "--from", &liar.ticket(), "--timeout", "90s"];
+    let refused = scene.victim.home().cli(&args).json()?;
     let refused = refused.object().context("an object")?;
     assert_eq!(refused["error"]["code"], "E_SYNC_UNSOLICITED", "{refused}");
     assert_eq!(scene.charges(&liar)?["code"], "E_SYNC_UNSOLICITED");
@@ -221,9 +223,7 @@ fn a_dropped_tombstone_is_made_up_for_by_whoever_has_it() -> Result<()> {
     let request = Request::new("POST", "/v1/capabilities").body("application/cbor", grant.bytes().to_vec());
     scene.honest.api().send(&request)?.expect(201)?;
     scene.victim.home().json(&["peer", "add", "honest", &scene.honest.ticket()?])?;
-    let mut events = scene.victim.api().events(&format!("?session={id}"), Some("0"))?;
-    let verdict = || scene.victim.home().cli(&["verify", &id]).json().ok()?.object();
-    events.find(|_| verdict().is_some_and(|verified| verified["verdict"] == "revoked-tail"))?;
+    await_verdict(&scene.victim, &id, "revoked-tail")?;
     let verified = scene.victim.home().cli(&["verify", &id]).json()?.expect(6)?;
     assert_eq!(verified["verdict"], "revoked-tail", "{verified}");
     scene.stands("a dropped tombstone")

@@ -32,6 +32,13 @@ fn session(label: &str, messages: usize) -> SessionBuilder {
     builder
 }
 
+/// What a list of peers has against one of them; null when it has nothing.
+fn charges_of(peers: &Value, peer: &Hostile) -> Value {
+    let rows = peers["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let row = rows.iter().find(|row| row["peer"] == peer.peer_id().as_str());
+    row.map(|row| row["charges"].clone()).unwrap_or_default()
+}
+
 /// The victim, which holds one public session, and an honest node, which holds nothing yet.
 struct Scene {
     lab: Lab,
@@ -77,12 +84,15 @@ impl Scene {
         Ok(())
     }
 
-    /// What the victim has against a peer.
+    /// What the victim has against a peer now.
     fn charges(&self, peer: &Hostile) -> Result<Value> {
-        let peers = self.victim.api().get("/v1/peers")?.expect(200)?;
-        let rows = peers["items"].as_array().context("peers")?;
-        let row = rows.iter().find(|row| row["peer"] == peer.peer_id().as_str());
-        Ok(row.map(|row| row["charges"].clone()).unwrap_or_default())
+        Ok(charges_of(&self.victim.api().get("/v1/peers")?.expect(200)?, peer))
+    }
+
+    /// Waits until the victim has this against a peer: what one side has sent the other has not judged yet.
+    fn await_charges(&self, peer: &Hostile, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+        let peers = self.victim.until_asked(what, "/v1/peers", |peers| is_so(&charges_of(peers, peer)))?;
+        Ok(charges_of(&peers, peer))
     }
 
     /// What holds after every attack, and while it goes on.

@@ -7,8 +7,8 @@ use serde_json::json;
 use throughline_node::demo::forge::forge_entry;
 
 use super::{
-    World, append, await_grant, await_head, await_verdict, entries_at, head, list, number, response,
-    session_at, text,
+    World, append, await_grant, await_grants, await_head, await_retired, await_session, await_verdict,
+    entries_at, head, list, number, response, session_at, text,
 };
 
 #[test]
@@ -56,8 +56,12 @@ fn check_22_a_revocation_keeps_what_was_acknowledged() -> Result<()> {
     let sessions = list(&revoked, "/sessions")?;
     assert!(!sessions.is_empty(), "{revoked}");
     assert!(sessions.iter().all(|kept| kept["cutEntries"] == json!(0)), "{revoked}");
+    await_retired(&world.server_a, &session)?;
     append(&world.server_a, &session, "late", &response("I never left."))?.refused(409, "E_RETIRED")?;
     for node in [&world.desktop, &world.server_b] {
+        // It says nothing that the session is valid where nobody knows of the revocation yet.
+        await_grants(node, &world.server_a.principal()?, "revoked")?;
+        await_verdict(node, &session, "valid")?;
         let verified = node.home().json(&["verify", &session])?;
         assert_eq!(verified["verdict"], "valid", "{verified}");
     }
@@ -80,6 +84,10 @@ fn check_22_what_a_revoked_holder_signs_later_counts_on_no_node() -> Result<()> 
 
     // The holder still holds the session, and every node says why it may not go on.
     for node in [&world.server_a, &world.desktop] {
+        await_grants(node, &world.server_a.principal()?, "revoked")?;
+        await_session(node, &session, "a valid session with a problem", |row| {
+            row["verdict"] == "valid" && row["problems"].as_array().is_some_and(|told| !told.is_empty())
+        })?;
         let status = node.home().json(&["status", "--problems"])?;
         assert_eq!(text(&status, "/sessions/0/session")?, session, "{status}");
         assert_eq!(text(&status, "/sessions/0/verdict")?, "valid", "{status}");
@@ -94,6 +102,7 @@ fn check_22_what_a_revoked_holder_signs_later_counts_on_no_node() -> Result<()> 
     let forged = forged.map_err(|problem| anyhow::anyhow!("{problem}"))?;
     let file = world.lab.file("late.car", &forged.car)?.display().to_string();
     for node in [&world.server_a, &world.server_b, &world.desktop] {
+        await_grants(node, &world.server_a.principal()?, "revoked")?;
         node.home().cli(&["import", &file]).json()?;
         await_verdict(node, &session, "revoked-tail")?;
         let verified = node.home().cli(&["verify", &session]).json()?.expect(6)?;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use throughline_testnet::Node;
 
-use super::{World, append, entries_at, number, response};
+use super::{World, append, await_connection, entries_at, number, response};
 
 /// Words that are stored in the database's file, and words that are too long for it.
 const SHORT: &str = "Running the tests.";
@@ -49,6 +49,8 @@ fn what_is_damaged_is_found_never_served_and_fetched_again() -> Result<()> {
     flip(&data.join("store.redb"), SHORT.as_bytes())?;
 
     let desktop = home.serve()?;
+    await_connection(&desktop, &server_a)?;
+    await_connection(&desktop, &server_b)?;
     let entries = format!("/v1/sessions/{session}/entries");
     desktop.api().get(&entries)?.refused(500, "E_STORE_CORRUPT")?;
     // A peer that asks gets the chain, and nothing for what is damaged.
@@ -72,11 +74,13 @@ fn what_is_damaged_is_found_never_served_and_fetched_again() -> Result<()> {
     Ok(())
 }
 
-/// Stops a server, flips bits in its database, and starts it again.
-fn damaged(server: Node, needle: &[u8]) -> Result<Node> {
+/// Stops a server, flips bits in its database, and starts it again; `desktop` can reach it then.
+fn damaged(server: Node, desktop: &Node, needle: &[u8]) -> Result<Node> {
     let home = server.stop()?;
     flip(&home.join("data/store.redb"), needle)?;
-    home.serve()
+    let server = home.serve()?;
+    await_connection(&server, desktop)?;
+    Ok(server)
 }
 
 /// A holder's server after a repair: it serves what it served, signs nothing and says so, until the owner hands the session over.
@@ -102,7 +106,7 @@ fn a_row_that_only_the_holder_had_is_repaired_and_signs_nothing_until_a_handoff(
     desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
 
     // The row of the session: what this node may do there, and what lists show.
-    let server_a = damaged(server_a, b"\x65fence")?;
+    let server_a = damaged(server_a, &desktop, b"\x65fence")?;
     append(&server_a, &session, "damaged", &response("Nobody may see this."))
         .err()
         .context("an append on a damaged row was answered as if nothing were wrong")?;
@@ -124,7 +128,7 @@ fn a_row_that_only_the_holder_had_is_repaired_and_signs_nothing_until_a_handoff(
 
     // The sign guard: the row is the epoch, the seq and the CID of what was signed last.
     desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
-    let server_a = damaged(server_a, b"\xa3\x63cid\x58\x20")?;
+    let server_a = damaged(server_a, &desktop, b"\xa3\x63cid\x58\x20")?;
     append(&server_a, &session, "damaged", &response("Nobody may see this."))?
         .refused(403, "E_SIGN_GUARD")?;
     let row = super::session_at(&server_a, &session)?;

@@ -78,7 +78,11 @@ fn a_fork_is_told_shown_proved_and_settled() -> Result<()> {
     let handoff = text(&settled, "/handoff/cid")?.to_owned();
     await_head(&world.server_b, &session, &handoff)?;
     append(&world.server_b, &session, "on", &response("I have it now."))?.expect(201)?;
-    world.server_b.home().cli(&["verify", &session]).json()?.expect(0)?;
+    // Server A tells of the other history what it has; whether that came before server B held the session is nobody's matter.
+    let verified = world.server_b.home().cli(&["verify", &session]).json()?;
+    let verified = verified.object().context("an object")?;
+    assert!(["valid", "fenced-tail"].contains(&text(&verified, "/verdict")?), "{verified}");
+    assert_eq!(text(&verified, "/validThrough/cid")?, head(&world.server_b, &session)?, "{verified}");
     let lost =
         world.desktop.api().get(&format!("/v1/sessions/{session}/entries/{}", heads[1]))?.expect(200)?;
     assert_eq!(lost["status"], "fenced", "{lost}");

@@ -172,26 +172,51 @@ pub(crate) fn session_at(node: &Node, session: &str) -> Result<Value> {
     node.api().get(&format!("/v1/sessions/{session}"))?.expect(200)
 }
 
-/// Waits until a node has this entry as its head, however it hears of it.
+/// Waits until what a node says of a session is so, however it hears of what decides it; returns the session's row.
+pub(crate) fn await_session(
+    node: &Node,
+    session: &str,
+    what: &str,
+    is_so: impl Fn(&Value) -> bool,
+) -> Result<Value> {
+    node.until(what, &format!("/v1/sessions/{session}"), is_so)
+}
+
+/// Waits until a node has this entry as its head.
 pub(crate) fn await_head(node: &Node, session: &str, cid: &str) -> Result<()> {
-    let mut events = node.api().events(&format!("?session={session}"), Some("0"))?;
-    events.find(|_| head(node, session).is_ok_and(|head| head == cid))?;
+    await_session(node, session, &format!("the head {cid}"), |row| row["head"]["cid"] == cid)?;
     Ok(())
 }
 
-/// Waits until a node judges a session so, however it hears of what decides it.
+/// Waits until a node judges a session so.
 pub(crate) fn await_verdict(node: &Node, session: &str, verdict: &str) -> Result<()> {
-    let mut events = node.api().events(&format!("?session={session}"), Some("0"))?;
-    events.find(|_| session_at(node, session).is_ok_and(|row| row["verdict"] == verdict))?;
+    await_session(node, session, &format!("the verdict {verdict}"), |row| row["verdict"] == verdict)?;
+    Ok(())
+}
+
+/// Waits until a node knows that it handed a session over: until then it says that it stands still.
+pub(crate) fn await_retired(node: &Node, session: &str) -> Result<()> {
+    await_session(node, session, "the state retired", |row| row["state"] == "retired")?;
     Ok(())
 }
 
 /// Waits until a node holds a grant for its own key.
 pub(crate) fn await_grant(node: &Node) -> Result<()> {
-    let query = format!("/v1/capabilities?delegate={}&state=active", node.principal()?);
-    let granted = || Some(!node.api().get(&query).ok()?.json().ok()?["items"].as_array()?.is_empty());
-    node.api().events("", Some("0"))?.find(|_| granted() == Some(true))?;
+    await_grants(node, &node.principal()?, "active")
+}
+
+/// Waits until a node knows grants of `delegate` to be in this state.
+pub(crate) fn await_grants(node: &Node, delegate: &str, state: &str) -> Result<()> {
+    let path = format!("/v1/capabilities?delegate={delegate}&state={state}");
+    let is_known = |grants: &Value| grants["items"].as_array().is_some_and(|items| !items.is_empty());
+    node.until(&format!("a grant of {delegate} that is {state}"), &path, is_known)?;
     Ok(())
+}
+
+/// Waits until two nodes are connected, as both of them see it. One that was started again has other ports than before: it has to dial.
+pub(crate) fn await_connection(again: &Node, other: &Node) -> Result<()> {
+    again.until_connected(other)?;
+    other.until_connected(again)
 }
 
 /// The seqs and CIDs that a node holds of a session, oldest first.

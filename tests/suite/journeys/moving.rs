@@ -3,7 +3,10 @@
 use anyhow::{Context as _, Result, bail};
 use throughline_testnet::Node;
 
-use super::{World, append, await_head, await_verdict, entries_at, head, number, response, text};
+use super::{
+    World, append, await_head, await_retired, await_verdict, entries_at, head, number, response, session_at,
+    text,
+};
 
 #[test]
 fn check_18_a_move_makes_one_new_holder() -> Result<()> {
@@ -16,6 +19,7 @@ fn check_18_a_move_makes_one_new_holder() -> Result<()> {
     assert_eq!((&moved["state"], number(&moved, "/to/epoch")?), (&"done".into(), 1), "{moved}");
     let verified = world.server_b.home().json(&["verify", &session])?;
     assert_eq!(verified["verdict"], "valid", "{verified}");
+    await_retired(&world.server_a, &session)?;
     append(&world.server_a, &session, "late", &response("Still here."))?.refused(409, "E_RETIRED")?;
     append(&world.server_b, &session, "next", &response("Carrying on."))?.expect(201)?;
 
@@ -24,6 +28,7 @@ fn check_18_a_move_makes_one_new_holder() -> Result<()> {
     assert_eq!((&back["state"], number(&back, "/to/epoch")?), (&"done".into(), 2), "{back}");
     assert!(number(&back, "/sent/alreadyThere")? > 0, "{back}");
     append(&world.server_a, &session, "again", &response("Here once more."))?.expect(201)?;
+    await_retired(&world.server_b, &session)?;
     append(&world.server_b, &session, "late", &response("Not I."))?.refused(409, "E_RETIRED")?;
     Ok(())
 }
@@ -54,7 +59,8 @@ fn check_19_a_dead_server_is_left_behind_and_learns_of_it() -> Result<()> {
     let held = entries_at(&server_b, &session)?;
     let last = head(&server_b, &session)?;
     for node in [&server_a, &server_b, &desktop] {
-        // A node may hear of the handoff and of the tail before it has what was appended after them.
+        // A node may hear of the handoff and of the tail before it has what was appended after them. What shows a verdict is
+        // kept before it is told.
         await_head(node, &session, &last)?;
         await_verdict(node, &session, "fenced-tail")?;
         let verified = node.home().cli(&["verify", &session]).json()?.expect(6)?;
@@ -69,7 +75,7 @@ fn check_19_a_dead_server_is_left_behind_and_learns_of_it() -> Result<()> {
         );
     }
     let kept = server_a.api().get(&format!("/v1/sessions/{session}/entries/{unseen}"))?.expect(200)?;
-    assert_eq!(kept["status"], "fenced", "{kept} {}", super::session_at(&server_a, &session)?);
+    assert_eq!(kept["status"], "fenced", "{kept} {}", session_at(&server_a, &session)?);
     Ok(())
 }
 
@@ -78,7 +84,9 @@ fn fenced_tail(node: &Node, session: &str, signer: &str) -> Result<String> {
     let kept = node.home().join("data/evidence").join(session);
     let names = std::fs::read_dir(&kept).with_context(|| kept.display().to_string())?;
     let names = names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    let names: Vec<String> = names.collect::<Result<_>>()?;
+    let mut names: Vec<String> = names.collect::<Result<_>>()?;
+    // One that is being written has another name until it is whole.
+    names.retain(|name| !name.starts_with('.'));
     let [name] = names.as_slice() else { bail!("expected one file of evidence, got {names:?}") };
     assert_eq!(*name, format!("fenced-tail-epoch-0-{signer}.car"));
     Ok(kept.join(name).display().to_string())

@@ -103,7 +103,17 @@ impl Cli {
         self.serving(&["serve", "--json", "--listen", address, "--http", "off"])
     }
 
+    /// No node of a test beside this one, and none on the machine's network, may be found and connected to.
+    fn look_for_nobody(&self) {
+        let path = self.home.join("config.toml");
+        let config = std::fs::read_to_string(&path).expect("a configuration, which `init` wrote");
+        let config = config.replace("#mdns = true", "mdns = false");
+        assert!(config.contains("\nmdns = false\n"), "{config}");
+        std::fs::write(&path, config).expect("the configuration");
+    }
+
     fn serving(&self, args: &[&str]) -> Serving {
+        self.look_for_nobody();
         let mut child = self.command(args).stderr(Stdio::inherit()).spawn().expect("the binary runs");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
         let mut line = String::new();
