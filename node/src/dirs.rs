@@ -124,6 +124,8 @@ impl DirsError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
     config_file: PathBuf,
+    /// The variable that named the config file, so that one that is missing is a mistake.
+    config_named_by: Option<&'static str>,
     data: PathBuf,
     run: PathBuf,
     log: PathBuf,
@@ -147,6 +149,7 @@ impl Dirs {
         };
         if let Some(file) = env.var("THROUGHLINE_CONFIG") {
             dirs.config_file = absolute(Path::new(file))?;
+            dirs.config_named_by = Some("THROUGHLINE_CONFIG");
         }
         Ok(dirs)
     }
@@ -156,6 +159,7 @@ impl Dirs {
         let home = absolute(home)?;
         Ok(Dirs {
             config_file: home.join("config.toml"),
+            config_named_by: None,
             data: home.join("data"),
             run: home.join("run"),
             log: home.join("state").join("log"),
@@ -173,6 +177,7 @@ impl Dirs {
         let run = env.xdg("XDG_RUNTIME_DIR").map_or_else(|| data.join("run"), |base| base.join(NAME));
         Ok(Dirs {
             config_file: base("XDG_CONFIG_HOME", ".config")?.join("config.toml"),
+            config_named_by: None,
             run,
             log: base("XDG_STATE_HOME", ".local/state")?.join("log"),
             cache: base("XDG_CACHE_HOME", ".cache")?,
@@ -209,6 +214,12 @@ impl Dirs {
     #[must_use]
     pub fn config_file(&self) -> &Path {
         &self.config_file
+    }
+
+    /// The variable that named the config file; none when it lies where it lies by default.
+    #[must_use]
+    pub fn config_named_by(&self) -> Option<&'static str> {
+        self.config_named_by
     }
 
     /// The data directory: one process at a time holds its lock.

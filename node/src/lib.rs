@@ -20,3 +20,4 @@ pub mod outcome;
 pub mod report;
 pub mod runtime;
 pub mod sync;
+mod taken;

@@ -1,7 +1,9 @@
 //! Bringing a node up: in a command's own process, or as the server that `serve` runs.
 
-use std::io::Write as _;
+use std::io::{self, ErrorKind, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use crate::dirs::Dirs;
 use crate::moves;
 use crate::net::{NetConfig, Reach};
 use crate::sync::Network;
+use crate::taken::{self, Port};
 
 /// Between two sweeps of what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -90,25 +93,17 @@ pub async fn open_in_process(dirs: &Dirs, config: &Config, need: NetworkNeed) ->
 pub async fn serve(dirs: &Dirs, config: &Config, on_ready: impl FnOnce() + Send + 'static) -> Answer<()> {
     let node = open(dirs, config).await?;
     node.set_serving();
-    start_network(&node, NetworkNeed::On).await?;
+    start_network(&node, NetworkNeed::On).await.map_err(no_network)?;
     moves::attach(&node)?;
     let tokens = Tokens::open(dirs.run())?;
     let gate = Arc::new(Gate { hosts: config.api.allowed_hosts.clone(), tokens });
     let app = App::new(node.clone());
     let doors = Doors::new(router(app.clone(), Some(gate)), node.stopping());
     let socket = config.api.socket.clone();
-    let unusable = |what: &str, error: &std::io::Error| {
-        Problem::new(Code::Config, format!("{what} cannot be opened: {error}"))
-            .hint("throughline config check")
-    };
-    let mut tasks = vec![
-        doors
-            .open_socket(&socket)
-            .map_err(|error| unusable(&format!("the socket {}", socket.display()), &error))?,
-    ];
+    let opened = doors.open_socket(&socket).await;
+    let mut tasks = vec![opened.map_err(|error| no_socket(&socket, &error))?];
     if let Some(addr) = config.api.http {
-        let (bound, task) =
-            doors.open_tcp(addr).await.map_err(|error| unusable(&format!("api.http {addr}"), &error))?;
+        let (bound, task) = doors.open_tcp(addr).await.map_err(|error| no_http(addr, &error))?;
         app.set_http(bound);
         tasks.push(task);
     }
@@ -123,6 +118,36 @@ pub async fn serve(dirs: &Dirs, config: &Config, on_ready: impl FnOnce() + Send 
     let _ = std::fs::remove_file(dirs.pid_file());
     goodbye(&node).await;
     Ok(())
+}
+
+/// The node cannot listen for peers.
+fn no_network(problem: Problem) -> Problem {
+    if problem.code() != Code::Config {
+        return problem;
+    }
+    problem.hint(
+        "throughline serve --listen MADDR (port 0 is a free one), or change node.listen in the config file",
+    )
+}
+
+/// The local API has no socket.
+fn no_socket(path: &Path, error: &io::Error) -> Problem {
+    let why = if error.kind() == ErrorKind::NotFound {
+        "its directory does not exist".to_owned()
+    } else if error.kind() == ErrorKind::PermissionDenied {
+        "permission denied".to_owned()
+    } else {
+        error.to_string()
+    };
+    let detail = format!("cannot open the socket of the local API (api.socket), {}: {why}", path.display());
+    Problem::new(Code::Config, detail).hint("throughline config path (then change api.socket in that file)")
+}
+
+/// The local API has no port.
+fn no_http(addr: SocketAddr, error: &io::Error) -> Problem {
+    let why = taken::why(error, Port::Tcp(addr.port()));
+    Problem::new(Code::Config, format!("cannot open the local API on http://{addr} (api.http): {why}"))
+        .hint("throughline serve --http 127.0.0.1:PORT or --http off, or change api.http in the config file")
 }
 
 async fn open(dirs: &Dirs, config: &Config) -> Answer<Node> {

@@ -273,7 +273,7 @@ impl Reader {
 
 /// The lowest digest of a sha2-256 dag-cbor CID whose text begins with `prefix`. The alphabet of base32 ascends as its
 /// values do, so texts sort as digests do.
-fn lowest_digest(prefix: &str) -> Option<[u8; 32]> {
+pub(crate) fn lowest_digest(prefix: &str) -> Option<[u8; 32]> {
     /// Characters of such a CID: `b` and 36 bytes in base32.
     const TEXT_LENGTH: usize = 59;
     if prefix.len() > TEXT_LENGTH {

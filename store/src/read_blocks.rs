@@ -1,5 +1,7 @@
 //! Reading what a hash names: payloads, files, staged blocks, control blobs.
 
+use std::collections::BTreeSet;
+
 use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, Seq, SessionId};
 
 use crate::control::{self, OwnerDigest};
@@ -7,9 +9,11 @@ use crate::error::StoreError;
 use crate::files::FileReader;
 use crate::index::{self, Lane};
 use crate::payloads::{self, PayloadState};
-use crate::read::Reader;
+use crate::read::{Reader, lowest_digest};
 use crate::rows::BlockPlace;
+use crate::source::Source as _;
 use crate::staging;
+use crate::tables::{self, Digest32, Spec};
 
 /// What a CID names here, for a policy that decides before any bytes are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +62,41 @@ impl Reader {
         }
         let Some(row) = payloads::row(&self.txn, cid.digest())? else { return Ok(None) };
         Ok(Some(Found::Block { sessions: self.linkers(cid.digest())?, size_bytes: row.size }))
+    }
+
+    /// Digests of entries, blocks and control blobs whose CIDs go on with `tail` after the seven characters that their kind
+    /// decides; at most `limit`. None for text that no CID goes on with.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn digests_by_prefix(&self, tail: &str, limit: usize) -> Result<Vec<[u8; 32]>, StoreError> {
+        let full = format!("bafyrei{tail}");
+        let Some(from) = lowest_digest(&full) else { return Ok(Vec::new()) };
+        let mut found = BTreeSet::new();
+        self.digests_from(tables::INDEX, &from, &full, limit, &mut found)?;
+        self.digests_from(tables::BLOCKS, &from, &full, limit, &mut found)?;
+        self.digests_from(tables::CONTROLS, &from, &full, limit, &mut found)?;
+        Ok(found.into_iter().take(limit).collect())
+    }
+
+    /// The first `limit` digests of one table that fit.
+    fn digests_from<S: Spec<K = Digest32>>(
+        &self,
+        table: S,
+        from: &[u8; 32],
+        full: &str,
+        limit: usize,
+        found: &mut BTreeSet<[u8; 32]>,
+    ) -> Result<(), StoreError> {
+        for row in self.txn.table(table)?.range::<&[u8; 32]>(from..)?.take(limit) {
+            let digest = *row?.0.value();
+            // The characters of a digest are the same whatever the kind of its block is.
+            if !EntryCid::from_digest(digest).to_string().starts_with(full) {
+                break;
+            }
+            found.insert(digest);
+        }
+        Ok(())
     }
 
     /// The sessions whose entries link a block, held or not, each once.

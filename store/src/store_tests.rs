@@ -447,13 +447,16 @@ fn sessions_are_listed_in_pages_and_found_by_prefix() {
             assert!(reader.sessions_by_prefix(&prefix, 9).unwrap().contains(id), "{prefix}");
         }
         assert_eq!(reader.sessions_by_prefix(&id.to_string(), 9).unwrap(), [*id]);
+        assert_eq!(reader.digests_by_prefix(&id.short(), 9).unwrap(), [*id.genesis().digest()]);
     }
     let mut all = reader.sessions_by_prefix("", 9).unwrap();
     assert_eq!(all.len(), 7);
     all.sort_unstable();
     assert_eq!(all, reader.sessions_by_prefix("bafyrei", 9).unwrap());
+    assert_eq!(reader.digests_by_prefix("", 3).unwrap().len(), 3, "no more than asked for");
     for absent in ["0", "BAF", "ä", &"a".repeat(80)] {
         assert_eq!(reader.sessions_by_prefix(absent, 9).unwrap(), [], "{absent}");
+        assert_eq!(reader.digests_by_prefix(absent, 9).unwrap(), [[0; 32]; 0], "{absent}");
     }
 }
 

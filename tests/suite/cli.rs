@@ -323,3 +323,49 @@ fn the_owner_key_leaves_in_a_private_file_only() {
         "init grants the machine what it lacks"
     );
 }
+
+/// A key alone tells a reader nothing, and two of them can be made to look alike.
+#[test]
+fn a_peer_is_called_by_its_name_wherever_its_key_is_shown() {
+    let place = tempfile::tempdir().unwrap();
+    let (desktop, server) = (Cli::new(place.path().join("d")), Cli::new(place.path().join("s")));
+    let owner = desktop.init_owner()["owner"]["principal"].as_str().unwrap().to_owned();
+    server.ok(&["init", "--role", "server", "--owner", &owner]);
+    let serving = server.serve(&[]);
+    let node = server.ok(&["id"]);
+    let (ticket, key) = (node["ticket"].as_str().unwrap(), node["principal"].as_str().unwrap());
+    desktop.ok(&["peer", "add", "server-b", ticket]);
+    desktop.ok(&["grant", "server-b"]);
+    let transcript = repository().join("examples/sessions/claude-code.jsonl").display().to_string();
+    let imported = desktop.ok(&["import", &transcript]);
+    let session = imported["sources"][0]["session"].as_str().unwrap().to_owned();
+    desktop.ok(&["move", &session, "--to", "server-b"]);
+    let short = format!("{}…{}", &key[..10], &key[key.len() - 4..]);
+    let named = format!("server-b ({short})");
+    for args in [
+        &["list"][..],
+        &["status"],
+        &["status", &session],
+        &["show", &session],
+        &["grants"],
+        &["move", "--status", &session],
+        &["audit", &session, "--from", "server-b"],
+    ] {
+        let run = desktop.run(args);
+        assert_eq!(run.rc, 0, "{run:?}");
+        assert!(run.stdout.contains("server-b ("), "{args:?}\n{}", run.stdout);
+        let alone = run.stdout.replace(&named, "").replace(&format!("server-b ({key})"), "");
+        assert!(!alone.contains(&short) && !alone.contains(key), "{args:?}\n{}", run.stdout);
+        let told = desktop.ok(args).to_string();
+        assert!(!told.contains(&short), "{args:?}: JSON has full keys\n{told}");
+    }
+    let owned = format!("owner ({}…{})", &owner[..10], &owner[owner.len() - 4..]);
+    for args in [&["log", &session][..], &["show", &format!("{session}:head")]] {
+        let text = desktop.run(args).stdout;
+        assert!(text.contains(&owned), "{args:?}: the owner signed the handoff\n{text}");
+        assert!(!text.contains(&format!(" {} ", &owned[7..owned.len() - 1])), "{text}");
+    }
+    let refused = desktop.json(&["peer", "add", "self", ticket]);
+    assert_eq!((refused.0, refused.1["error"]["code"].as_str()), (2, Some("E_USAGE")), "the word is taken");
+    assert_eq!(serving.stop(), 0);
+}

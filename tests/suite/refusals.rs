@@ -257,3 +257,93 @@ fn what_may_not_be_read_or_written_is_not_called_a_broken_disk() {
     // root reads and writes everything: then other things are wrong, or nothing is.
     assert!(!codes.contains("E_STORE_IO"), "{codes:?}");
 }
+
+/// A typo on the line is the line's fault (exit 2), whatever kind of id it was meant to be; never a corrupt session's (3), which
+/// would have a script throw a good session away.
+#[test]
+fn a_mistyped_id_is_a_fault_of_the_line() {
+    let scene = Scene::new();
+    let s = scene.session.as_str();
+    let (long, upper, seq) = (format!("{s}a"), s.to_uppercase(), format!("{s}:3x"));
+    let file = "bafkreifvvi5bg4mviejvzqrzxvhyddq3t3miussavkkndabs5q43jjtuhe";
+    let mut faults = Vec::new();
+    let mut hold = |args: &[&str], codes: &[&str]| {
+        let (rc, object) = scene.cli.json(args);
+        let code = object["error"]["code"].as_str().unwrap_or("none");
+        if rc != 2 || !codes.contains(&code) {
+            faults.push(format!("{args:?}: exit {rc}, {object}"));
+        }
+    };
+    for word in ["no!id", &long, &upper, &seq, "hm://x/session-zz", "ipfs://no!id", "baf", ""] {
+        for args in [
+            &["show", word][..],
+            &["log", word],
+            &["status", word],
+            &["verify", word, "--payloads", "all"],
+            &["fork", word],
+            &["export", word, "-o", "never.car"],
+            &["pin", word],
+            &["anchor", word],
+            &["publish", word, "--yes"],
+            &["move", word, "--to", "self"],
+            &["fetch", word],
+            &["audit", word],
+            &["grant", "self", "--session", word],
+        ] {
+            // `hm://x/…` is a path to a file for verify, and so is nothing else here.
+            hold(args, &["E_USAGE"]);
+        }
+    }
+    for (args, code) in [
+        // A file's CID is an id, but no session's.
+        (&["log", file][..], "E_USAGE"),
+        (&["verify", s, "--head", "no!id"], "E_USAGE"),
+        (&["append", s, "--base", "no!id"], "E_USAGE"),
+        (&["fork", s, "--keep", "no!id", "--to", "self"], "E_USAGE"),
+        (&["fork", "export", s, "-o", "never.car", "--id", "no!id"], "E_USAGE"),
+        (&["init", "--owner", "no!id"], "E_USAGE"),
+        (&["list", "--owner", "no!id"], "E_USAGE"),
+        (&["list", "--agent", "hm://no!id"], "E_USAGE"),
+        (&["grants", "--peer", "no!id"], "E_PEER_UNKNOWN"),
+        (&["grant", "no!id"], "E_PEER_UNKNOWN"),
+        (&["revoke", "bafyreino!id"], "E_PEER_UNKNOWN"),
+        (&["move", s, "--to", "no!id"], "E_PEER_UNKNOWN"),
+        (&["fetch", STRANGER, "--from", "no!id"], "E_PEER_UNKNOWN"),
+        (&["fetch", STRANGER, "--from", "tlp1abc"], "E_INPUT_FORMAT"),
+        (&["log", "tls1abc"], "E_INPUT_FORMAT"),
+        (&["grant", "tlp1abc"], "E_INPUT_FORMAT"),
+        (&["peer", "add", "b", "tlp1abc"], "E_INPUT_FORMAT"),
+        (&["peer", "remove", "no!id"], "E_PEER_UNKNOWN"),
+    ] {
+        hold(args, &[code]);
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    // The same bytes in a file are the file's fault.
+    let broken = scene.path("broken.car");
+    let mut bytes = fs::read(root().join("examples/fixtures/valid.car")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&broken, bytes).unwrap();
+    assert_eq!(scene.cli.run(&["verify", &broken]).rc, 3);
+}
+
+#[test]
+fn whatever_is_held_is_shown_by_the_beginning_of_its_cid() {
+    let scene = Scene::new();
+    let file = scene.path("notes.bin");
+    fs::write(&file, [0xff, 0xfe, 0x01, 0x02]).unwrap();
+    let blob = scene.cli.ok(&["attach", &file])["cid"].as_str().unwrap().to_owned();
+    let entry = scene.cli.ok(&["show", &format!("{}:2", scene.session)])["cid"].as_str().unwrap().to_owned();
+    let grant = scene.cli.ok(&["grants"])["items"][0]["cid"].as_str().unwrap().to_owned();
+    assert!(blob.starts_with("bafkrei"), "{blob}");
+    for (cid, kind) in [(&blob, "block"), (&entry, "entry"), (&grant, "block")] {
+        for short in [&cid[7..15], &cid[..15]] {
+            let shown = scene.cli.ok(&["show", short]);
+            assert_eq!((&shown["cid"], &shown["kind"]), (&cid.as_str().into(), &kind.into()), "{short}");
+        }
+    }
+    let raw = scene.cli.command(["show", &blob[..15], "--raw"]).output().unwrap();
+    assert_eq!((raw.status.code(), raw.stdout.as_slice()), (Some(0), &[0xff, 0xfe, 0x01, 0x02][..]));
+    let (rc, object) = scene.cli.json(&["show", "bafkreiaaaaaaaa"]);
+    assert_eq!((rc, object["error"]["code"].as_str()), (4, Some("E_NOT_FOUND_YET")), "{object}");
+}

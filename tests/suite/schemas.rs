@@ -79,6 +79,7 @@ fn check_38_answers_are_what_their_schemas_say() {
     let place = tempfile::tempdir().unwrap();
     let cli = Cli::new(place.path().join("a"));
     let held = Held { cli, schemas: Schemas::load(), met: RefCell::default() };
+    held.run(&["import", &path("sessions/claude-code.jsonl"), "--dry-run"]);
     held.run(&["init", "--owner", "new", "--no-passphrase"]);
     held.run(&["init", "--owner", "new", "--no-passphrase"]);
     let imported = held.run(&["import", &path("sessions/claude-code.jsonl")]);

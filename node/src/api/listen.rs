@@ -2,10 +2,11 @@
 //!
 //! Each connection has a header deadline and a header size bound; the number of connections is bounded. The socket
 //! is 0600 in a 0700 directory and the caller's uid is checked besides. A socket file that nobody answers on is
-//! removed: the data directory's lock is what tells whether another node runs.
+//! removed; one that somebody answers on is another node's, whose home names the same socket, and anything else is no
+//! node's at all.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,12 @@ use axum::extract::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt as _;
 
 use super::gate::Via;
+use crate::taken;
 
 /// Connections served at a time, over both doors.
 const CONNECTIONS_MAX: usize = 64;
@@ -45,9 +47,10 @@ impl Doors {
     /// Opens the unix socket.
     ///
     /// # Errors
-    /// When it cannot be bound; the path may be too long for a socket (about 107 bytes).
-    pub fn open_socket(&self, path: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
-        let _ = std::fs::remove_file(path);
+    /// When it cannot be bound; the path may be too long for a socket (about 107 bytes). `AddrInUse` when somebody answers
+    /// on it, `AlreadyExists` when something stands there that is no socket.
+    pub async fn open_socket(&self, path: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
+        make_way(path).await?;
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         let own_uid = rustix::process::getuid().as_raw();
@@ -127,6 +130,20 @@ impl Doors {
             drop(permit);
         });
     }
+}
+
+/// Removes the socket that a crash left. What somebody uses, and what is no socket, stays.
+async fn make_way(path: &Path) -> io::Result<()> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something stands there that is no socket"));
+    }
+    if let Ok(answered) = UnixStream::connect(path).await {
+        let pid = answered.peer_cred().ok().and_then(|peer| peer.pid());
+        let who = pid.map_or_else(|| "another process".to_owned(), taken::process);
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("it is in use by {who}")));
+    }
+    std::fs::remove_file(path)
 }
 
 /// Ends when the stop signal comes, or when nobody can send it any more.

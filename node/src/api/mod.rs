@@ -9,6 +9,7 @@ pub mod gate;
 pub mod listen;
 pub mod openapi;
 mod pace;
+mod replay;
 mod routes;
 pub mod token;
 
@@ -28,19 +29,25 @@ use gate::Gate;
 pub struct App {
     node: Node,
     http: Arc<OnceLock<SocketAddr>>,
+    turns: replay::Turns,
 }
 
 impl App {
     /// The API of a node.
     #[must_use]
     pub fn new(node: Node) -> Self {
-        App { node, http: Arc::default() }
+        App { node, http: Arc::default(), turns: replay::Turns::default() }
     }
 
     /// The node.
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// Whose turn it is under an idempotency key.
+    fn turns(&self) -> &replay::Turns {
+        &self.turns
     }
 
     /// Remembers where the TCP door is.
@@ -71,7 +78,8 @@ impl App {
 
 /// The router; without a gate it is for this process only.
 pub fn router(app: App, gate: Option<Arc<Gate>>) -> Router {
-    let router = routes::all().with_state(app);
+    let keep = middleware::from_fn_with_state(app.clone(), replay::keep);
+    let router = routes::all().layer(keep).with_state(app);
     match gate {
         Some(gate) => router.layer(middleware::from_fn_with_state(gate, gate::check)),
         None => router.layer(middleware::from_fn(gate::check_own)),

@@ -46,7 +46,11 @@ pub const ROUTES: &[Route] = &[
     get("/v1/openapi.json", &[], "This description"),
     get("/v1/node", &[], "Keys, addresses and ticket of this node"),
     get("/v1/status", &["session"], "Who holds what and who has which head"),
-    get("/v1/resolve", &["s"], "A session reference to a session id"),
+    get(
+        "/v1/resolve",
+        &["s", "any"],
+        "A session reference to a session id; with any=1 a short id to whatever CID it begins",
+    ),
     get("/v1/sessions", &["agent", "owner", "state", "limit", "cursor"], "The sessions held here"),
     write(
         "/v1/sessions",

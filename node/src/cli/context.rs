@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use throughline_protocol::code::Code;
@@ -39,6 +39,15 @@ impl Context {
         let env = Environment::of_process();
         let dirs = Dirs::locate(global.home.as_deref(), &env).map_err(refusal::dirs)?;
         Ok(Context { global, env, dirs, out, config: OnceCell::new(), engine: OnceCell::new() })
+    }
+
+    /// The same run with everything in another directory, and nothing read of this one.
+    ///
+    /// # Errors
+    /// As [`Context::new`].
+    pub(crate) fn at_home(&self, home: &Path) -> Answer<Self> {
+        let global = Global { home: Some(home.to_path_buf()), api: None, ..self.global.clone() };
+        Context::new(global, self.out)
     }
 
     /// The directories.

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
 use throughline_protocol::id::{Cid, Principal};
 
 /// Bytes in IEC units: `812 B`, `1.9 MiB`.
@@ -70,13 +69,10 @@ pub(crate) fn short(text: &str) -> String {
     }
 }
 
-/// The alias of a peer when it has one, else the short principal.
+/// The short form of a CID; other text, keys too, stays.
 #[must_use]
-pub(crate) fn peer(alias: &Value, principal: &Value) -> String {
-    match alias.as_str().filter(|alias| !alias.is_empty()) {
-        Some(alias) => alias.to_owned(),
-        None => short(principal.as_str().unwrap_or("nobody")),
-    }
+pub(crate) fn short_cid(text: &str) -> String {
+    text.parse::<Cid>().map_or_else(|_| text.to_owned(), |cid| cid.short())
 }
 
 /// Milliseconds since 1970 by this machine's clock.

@@ -13,6 +13,8 @@ use throughline_protocol::sign::SigningKey;
 
 use super::args::OwnerArgs;
 use super::context::Context;
+use super::link::Api;
+use super::names::Names;
 use super::{format, refusal, view};
 use crate::api::error::{Answer, Problem};
 use crate::keys::OwnerKeyFile;
@@ -185,9 +187,41 @@ pub(crate) fn file(ctx: &Context) -> Answer<OwnerKeyFile> {
         if error.code() != Code::KeyfileMissing {
             return refusal::key(error);
         }
-        let detail = format!("expected the owner key in {}, got none", ctx.dirs().keys().display());
-        let hint = "throughline key import FILE (or run it on the machine that has the owner key)";
-        Problem::new(Code::OwnerKey, detail).hint(hint)
+        let keys = ctx.dirs().keys();
+        match ctx.config().map(|config| config.owner.principal) {
+            Ok(Some(owner)) => {
+                let detail = format!(
+                    "this machine serves the owner {owner} and has no owner key in {}: only the machine that has it can sign this",
+                    keys.display()
+                );
+                let hint = "throughline key import FILE, or run this on the machine that has the owner key";
+                Problem::new(Code::OwnerKey, detail).hint(hint)
+            }
+            Ok(None) | Err(_) => {
+                let detail = format!("expected the owner key in {}, got none, and no owner is configured", keys.display());
+                let hint = "throughline init --owner new, or throughline key import FILE";
+                Problem::new(Code::OwnerKey, detail).hint(hint)
+            }
+        }
+    })
+}
+
+/// Where the owner signs when it is not here: the machines of the owner that are known by name, else whoever has the key.
+#[must_use]
+pub(crate) fn elsewhere(ctx: &Context, api: &Api<'_>, names: &Names) -> Option<String> {
+    if OwnerKeyFile::inspect(ctx.dirs()).is_ok() {
+        return None;
+    }
+    let owner = ctx.config().ok()?.owner.principal?.to_string();
+    let granted = api.get("/v1/capabilities?state=active").unwrap_or_default();
+    let devices = view::items(&granted, "/items").iter().filter(|item| {
+        let is_named = !view::text(item, "/alias").is_empty();
+        is_named && view::text(item, "/owner") == owner && view::text(item, "/role") == Role::Agent.word()
+    });
+    let devices: Vec<String> = devices.map(|item| names.who(view::text(item, "/delegate"))).collect();
+    Some(match devices.as_slice() {
+        [] => format!("on the machine that has the owner key ({owner})"),
+        devices => format!("on a machine of the owner: {}", devices.join(", ")),
     })
 }
 

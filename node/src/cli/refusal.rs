@@ -25,7 +25,15 @@ pub(crate) fn dirs(error: DirsError) -> Problem {
 
 /// The configuration is not usable.
 pub(crate) fn config(error: ConfigError) -> Problem {
-    Problem::new(error.code(), error.to_string()).hint("throughline config check")
+    let hint = match error {
+        ConfigError::Missing { .. } => "throughline init",
+        ConfigError::Io { .. }
+        | ConfigError::TooBig { .. }
+        | ConfigError::Syntax { .. }
+        | ConfigError::Unknown { .. }
+        | ConfigError::Value { .. } => "throughline config check",
+    };
+    Problem::new(error.code(), error.to_string()).hint(hint)
 }
 
 /// There is no passphrase.

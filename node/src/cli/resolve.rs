@@ -14,13 +14,36 @@ use crate::api::error::{Answer, Problem};
 /// The session that `text` names.
 ///
 /// # Errors
-/// `E_AMBIGUOUS`, `E_NOT_FOUND_YET`, or `E_USAGE` for text that can be no reference.
+/// `E_AMBIGUOUS`, `E_NOT_FOUND_YET`, `E_INPUT_FORMAT` for a damaged ticket, or `E_USAGE` for text that can be no reference.
 pub(crate) fn session(api: &Api<'_>, text: &str) -> Answer<SessionId> {
     if let Ok(session) = text.parse::<SessionId>() {
         return Ok(session);
     }
-    let answer = api.get(&view::path("/v1/resolve", &[("s", Some(text))]))?;
+    let answer = api.get(&view::path("/v1/resolve", &[("s", Some(text))])).map_err(of_the_line)?;
     view::text(&answer, "/session").parse().map_err(Problem::from)
+}
+
+/// Whatever `text` names here by its CID or the beginning of it: a session, an entry, a payload, a file, a control blob.
+///
+/// # Errors
+/// As [`session`].
+pub(crate) fn any(api: &Api<'_>, text: &str) -> Answer<Cid> {
+    let query = [("s", Some(text)), ("any", Some("1"))];
+    let answer = api.get(&view::path("/v1/resolve", &query)).map_err(of_the_line)?;
+    view::text(&answer, "/cid").parse().map_err(Problem::from)
+}
+
+/// What the API calls a query was a word on the line.
+fn of_the_line(problem: Problem) -> Problem {
+    if problem.code() != Code::ApiQuery {
+        return problem;
+    }
+    let hint = problem.fact("hint").and_then(serde_json::Value::as_str).map(str::to_owned);
+    let told = Problem::new(Code::Usage, problem.detail());
+    match hint {
+        Some(hint) => told.hint(hint),
+        None => told,
+    }
 }
 
 /// Where an entry is looked for.
@@ -96,10 +119,14 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The alias, else the short principal.
+    /// The alias and enough of the key to tell it from another; a key without an alias in full, since something is done to it.
     #[must_use]
     pub(crate) fn shown(&self) -> String {
-        self.alias.clone().unwrap_or_else(|| self.principal.short())
+        match self.alias.as_deref() {
+            Some("self") => "self".to_owned(),
+            Some(alias) => format!("{alias} ({})", self.principal.short()),
+            None => self.principal.to_string(),
+        }
     }
 
     /// What the next command would call it.

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::names::Names;
 use super::page::{Mark, Page};
 use super::{format, view};
 use crate::outcome::Exit;
@@ -17,10 +18,10 @@ pub(crate) fn exit(answer: &Value) -> Exit {
 
 /// The report.
 #[must_use]
-pub(crate) fn page(answer: &Value) -> Page {
+pub(crate) fn page(answer: &Value, names: &Names) -> Page {
     let mut page = Page::default();
     for name in CHECKS {
-        check(&mut page, name, view::at(answer, &format!("/checks/{name}")));
+        check(&mut page, name, view::at(answer, &format!("/checks/{name}")), names);
     }
     if let Some(payloads) = answer.get("payloads").filter(|payloads| payloads.is_object()) {
         let count = |what: &str| view::number(payloads, &format!("/{what}"));
@@ -35,8 +36,8 @@ pub(crate) fn page(answer: &Value) -> Page {
     }
     page.bold(summary(answer));
     evidence(&mut page, view::at(answer, "/evidence"));
-    tail(&mut page, view::at(answer, "/tail"));
-    fork(&mut page, view::at(answer, "/fork"));
+    tail(&mut page, view::at(answer, "/tail"), names);
+    fork(&mut page, view::at(answer, "/fork"), names);
     let problem = view::at(answer, "/firstProblem");
     if !problem.is_null() {
         let at = view::at(problem, "/seq").as_u64().map_or(String::new(), |seq| format!(" at seq {seq}"));
@@ -55,7 +56,7 @@ pub(crate) fn page(answer: &Value) -> Page {
     page
 }
 
-fn check(page: &mut Page, name: &str, check: &Value) {
+fn check(page: &mut Page, name: &str, check: &Value, names: &Names) {
     let mark = match view::text(check, "/result") {
         "pass" => Mark::Done,
         "fail" => Mark::Failed,
@@ -68,7 +69,7 @@ fn check(page: &mut Page, name: &str, check: &Value) {
         .filter(|(key, _)| *key != "result")
         .filter_map(|(key, value)| match value {
             Value::Number(number) => Some(format!("{number} {key}")),
-            Value::String(text) => Some(format!("{key} {}", format::short(text))),
+            Value::String(text) => Some(format!("{key} {}", names.who(&format::short_cid(text)))),
             Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
         })
         .collect();
@@ -94,7 +95,7 @@ fn summary(answer: &Value) -> String {
     format!("{verdict}{reach}")
 }
 
-fn tail(page: &mut Page, tail: &Value) {
+fn tail(page: &mut Page, tail: &Value, names: &Names) {
     if tail.is_null() {
         return;
     }
@@ -105,7 +106,7 @@ fn tail(page: &mut Page, tail: &Value) {
             view::text(tail, "/kind"),
             view::number(tail, "/from/seq"),
             view::number(tail, "/to/seq"),
-            format::short(view::text(tail, "/signer")),
+            names.who(view::text(tail, "/signer")),
         ),
     );
 }
@@ -124,7 +125,7 @@ fn evidence(page: &mut Page, evidence: &Value) {
     }
 }
 
-fn fork(page: &mut Page, fork: &Value) {
+fn fork(page: &mut Page, fork: &Value, names: &Names) {
     if fork.is_null() {
         return;
     }
@@ -133,7 +134,7 @@ fn fork(page: &mut Page, fork: &Value) {
         page.row([
             format!("    {}", format::short(view::text(branch, "/head"))),
             format!("through seq {}", view::number(branch, "/seq")),
-            format!("by {}", format::short(view::text(branch, "/signer"))),
+            format!("by {}", names.who(view::text(branch, "/signer"))),
             view::text(branch, "/rank").to_owned(),
         ]);
     }
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_report_names_the_verdict_and_both_branches() {
-        let text = page(&forked()).render(Styles::plain());
+        let text = page(&forked(), &Names::default()).render(Styles::plain());
         for line in [
             "✓ hash       pass  71 blobs",
             "✗ chain      fail",
@@ -175,7 +176,8 @@ mod tests {
 
     #[test]
     fn it_never_claims_more_than_is_known() {
-        let text = page(&json!({"verdict": "valid"})).render(Styles::plain()).to_lowercase();
+        let text =
+            page(&json!({"verdict": "valid"}), &Names::default()).render(Styles::plain()).to_lowercase();
         for word in ["latest", "complete", "up to date"] {
             assert!(!text.contains(word), "{word}");
         }

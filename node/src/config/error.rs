@@ -16,6 +16,14 @@ pub enum ConfigError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// The user named a file and there is none.
+    #[error("expected the config file that {variable} names, got none: {}", path.display())]
+    Missing {
+        /// Which file.
+        path: PathBuf,
+        /// What named it.
+        variable: &'static str,
+    },
     /// The file is larger than any configuration.
     #[error("expected {} to have at most {max_bytes} bytes, got more", path.display())]
     TooBig {

@@ -19,12 +19,12 @@ const CONFIG_BYTES_MAX: u64 = 256 * 1024;
 /// What one place says about the keys.
 pub(super) type Layer = BTreeMap<Key, (Value, Source)>;
 
-/// Reads the file at `path`; one that does not exist says nothing.
-pub(super) fn read(path: &Path) -> Result<Layer, ConfigError> {
+/// Reads the file at `path`; none when it does not exist.
+pub(super) fn read(path: &Path) -> Result<Option<Layer>, ConfigError> {
     let failed = |source| ConfigError::Io { path: path.to_owned(), source };
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Layer::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
     let mut bytes = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn read(path: &Path) -> Result<Layer, ConfigError> {
     }
     let text = String::from_utf8(bytes)
         .map_err(|_| failed(io::Error::new(io::ErrorKind::InvalidData, "bytes that are no utf-8")))?;
-    parse(&text, path)
+    parse(&text, path).map(Some)
 }
 
 /// Reads `text`, which stands in the file `path`.

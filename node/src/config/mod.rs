@@ -84,16 +84,29 @@ impl Config {
     /// that `config check` does.
     ///
     /// # Errors
-    /// [`ConfigError`], with the line of the first thing that is wrong.
+    /// [`ConfigError`], with the line of the first thing that is wrong; [`ConfigError::Missing`] when the user named a file and
+    /// there is none.
     pub fn load(dirs: &Dirs, overrides: &Overrides) -> Result<Self, ConfigError> {
-        let file = file::read(dirs.config_file())?;
-        Config::settle(dirs, file, overrides)
+        match (file::read(dirs.config_file())?, dirs.config_named_by()) {
+            (None, Some(variable)) => {
+                Err(ConfigError::Missing { path: dirs.config_file().to_owned(), variable })
+            }
+            (file, _) => Config::settle(dirs, file.unwrap_or_default(), overrides),
+        }
+    }
+
+    /// As [`Config::load`], before the file is made: one that is named and missing says nothing yet.
+    ///
+    /// # Errors
+    /// As [`Config::load`], but [`ConfigError::Missing`].
+    pub fn before_init(dirs: &Dirs, overrides: &Overrides) -> Result<Self, ConfigError> {
+        Config::settle(dirs, file::read(dirs.config_file())?.unwrap_or_default(), overrides)
     }
 
     /// As [`Config::load`], with `text` in place of what the file holds. Touches no file.
     ///
     /// # Errors
-    /// As [`Config::load`], but [`ConfigError::Io`] and [`ConfigError::TooBig`].
+    /// As [`Config::load`], but [`ConfigError::Io`], [`ConfigError::Missing`] and [`ConfigError::TooBig`].
     pub fn of_text(dirs: &Dirs, text: &str, overrides: &Overrides) -> Result<Self, ConfigError> {
         Config::settle(dirs, file::parse(text, dirs.config_file())?, overrides)
     }

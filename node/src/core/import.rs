@@ -30,7 +30,7 @@ const VARIANTS_MAX: usize = 64;
 pub struct ImportRequest {
     /// Where the source came from, for the answer.
     pub path: String,
-    /// The agent; none is `hm://<owner>/claude-code`.
+    /// The agent; none is that of the session that the source became before, else `hm://<owner>/claude-code`.
     pub agent: Option<AgentIri>,
     /// Internal or confidential.
     pub class: Class,
@@ -38,6 +38,14 @@ pub struct ImportRequest {
     pub dry_run: bool,
     /// Files of sub-agents that lie beside the source, by their names; see [`super::check_sub_agents`].
     pub sub_agents: Vec<(AgentName, PathBuf)>,
+}
+
+/// A source as it was met before.
+pub(super) struct Known {
+    /// What it is remembered by.
+    pub(super) id: String,
+    /// What was imported of it.
+    pub(super) past: Vec<Past>,
 }
 
 /// A segment that was imported before.
@@ -56,21 +64,26 @@ impl Node {
     ///
     /// # Errors
     /// `E_INPUT_FORMAT` when nothing in it is a transcript, or when the part that was imported before has changed; `E_CAP_MISSING` without a
-    /// writer grant; store errors.
+    /// writer grant; `E_USAGE` for another agent than that of the session that the source became; store errors.
     pub fn import(&self, spool: &Path, request: &ImportRequest) -> Answer<Value> {
         let owner = self.need_owner()?;
-        let agent = match &request.agent {
-            Some(agent) => agent.clone(),
-            None => AgentIri::new(owner, Some(ScopePath::parse("/claude-code")?)),
-        };
         let stem = Path::new(&request.path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
         // Two imports of one source would write the same entries at the same time.
         let _importing = self.import_turn();
+        let known = self.known_source(spool, stem.as_deref(), &SourceRole::Session)?;
+        let agent = match (&request.agent, self.agent_of(&known)?) {
+            (Some(asked), Some((held, session))) if *asked != held => {
+                return Err(other_agent(session, &held, asked));
+            }
+            (_, Some((held, _))) => held,
+            (Some(asked), None) => asked.clone(),
+            (None, None) => AgentIri::new(owner, Some(ScopePath::parse("/claude-code")?)),
+        };
         let context = Context { node: self, request, agent, owner, stem };
         let mut agents = Agents::new(&context);
         let source =
             Source { path: request.path.clone(), agent: None, parent: None, role: SourceRole::Session };
-        let main = Run::import(&context, source, spool, &mut agents)?;
+        let main = Run::import(&context, source, spool, &known, &mut agents)?;
         let (others, lost) = agents.into_report();
         self.answer_of(request, main, others, lost)
     }
@@ -111,22 +124,36 @@ impl Node {
 
     /// The record of this very source. Files that carry one session id and begin differently are different sources: a copy
     /// that was edited never mixes with what was imported before.
-    pub(super) fn known_source(&self, spool: &Path, id: &str) -> Answer<(String, Vec<Past>)> {
+    pub(super) fn known_source(
+        &self,
+        spool: &Path,
+        file_stem: Option<&str>,
+        role: &SourceRole,
+    ) -> Answer<Known> {
+        let options = Options { file_stem: file_stem.map(str::to_owned), role: role.clone() };
+        let id = source_id(spool, options)?;
         for variant in 0..VARIANTS_MAX {
-            let source = if variant == 0 { id.to_owned() } else { format!("{id}#{variant}") };
+            let source = if variant == 0 { id.clone() } else { format!("{id}#{variant}") };
             let past = self.past(&source)?;
             let mut same = true;
             for segment in &past {
                 same &= file_cid(spool, segment.offset, segment.length)? == (segment.cid, segment.length);
             }
             if same {
-                return Ok((source, past));
+                return Ok(Known { id: source, past });
             }
         }
         Err(Problem::new(
             Code::InputFormat,
             format!("{VARIANTS_MAX} files with the session id of this one differ from it"),
         ))
+    }
+
+    /// The agent of the session that a source became, if it is held.
+    fn agent_of(&self, known: &Known) -> Answer<Option<(AgentIri, SessionId)>> {
+        let Some(session) = known.past.last().and_then(|past| past.sessions.first()) else { return Ok(None) };
+        let Some(row) = self.reader()?.session(*session)? else { return Ok(None) };
+        Ok(Some((row.agent.parse()?, *session)))
     }
 
     /// The segments of a source that were imported, in order.
@@ -161,13 +188,24 @@ impl Node {
     }
 }
 
+/// A session's agent stands in its genesis: it is that one, or another session.
+fn other_agent(session: SessionId, held: &AgentIri, asked: &AgentIri) -> Problem {
+    let what = format!(
+        "this transcript is session {} of agent {held} already, got --agent {asked}: a session keeps the agent that it began with",
+        session.short()
+    );
+    Problem::new(Code::Usage, what)
+        .with("session", session.to_string())
+        .hint("throughline import FILE (without --agent it goes on as that session)")
+}
+
 /// The idempotency key of a source's n-th segment.
 pub(super) fn segment_key(source: &str, number: usize) -> String {
     format!("import:{CLAUDE_CODE}:{source}:{number}")
 }
 
 /// The source's own id of the session: what the importer puts on its first draft.
-pub(super) fn source_id(spool: &Path, options: Options) -> Answer<String> {
+fn source_id(spool: &Path, options: Options) -> Answer<String> {
     let mut importer = ClaudeCode::new(options);
     let mut first = None;
     for_each_line(spool, 0, u64::MAX, |line| {

@@ -153,7 +153,9 @@ impl<'c, 'n> Agents<'c, 'n> {
             parent,
             role: SourceRole::SubAgent { agent: name.as_str().to_owned(), parent },
         };
-        Run::import(self.context, source, spool, self)
+        let Context { node, stem, .. } = self.context;
+        let known = node.known_source(spool, stem.as_deref(), &source.role)?;
+        Run::import(self.context, source, spool, &known, self)
     }
 
     /// Where the file lay, as the answer says it.

@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 use super::append::Held;
 use super::base::{next_place, standing};
 use super::controls::{controls_of, grant_of};
-use super::import::{ImportRequest, Past, segment_key, source_id};
+use super::import::{ImportRequest, Known, Past, segment_key};
 use super::import_agents::{AgentName, Agents, Context};
 use super::import_lines::{feed, file_cid, for_each_chunk, for_each_line};
 use super::import_lives::{Life, Lives};
@@ -102,13 +102,13 @@ impl<'n> Run<'n> {
         context: &Context<'n>,
         source: Source,
         spool: &Path,
+        known: &Known,
         agents: &mut Agents<'_, '_>,
     ) -> Answer<Imported> {
         let options = Options { file_stem: context.stem.clone(), role: source.role.clone() };
-        let (id, past) = context.node.known_source(spool, &source_id(spool, options.clone())?)?;
         let mut run = Run::begin(context, source, options)?;
-        let offset = run.repeat(spool, &past, agents)?;
-        run.new_segment(spool, offset, &segment_key(&id, past.len()), agents)
+        let offset = run.repeat(spool, &known.past, agents)?;
+        run.new_segment(spool, offset, &segment_key(&known.id, known.past.len()), agents)
     }
 
     fn begin(context: &Context<'n>, source: Source, options: Options) -> Answer<Self> {
@@ -437,6 +437,7 @@ impl<'n> Run<'n> {
                 "format": CLAUDE_CODE, "version": report.version,
                 "fileCid": file.to_string(), "lines": report.tally.total(),
                 "session": session.to_string(), "head": head, "created": created,
+                "class": main.map(|state| state.class().word()),
                 "elsewhere": self.elsewhere.iter().map(SessionId::to_string).collect::<Vec<_>>(),
                 "entries": counts, "attachments": self.attachments.len(), "subSessions": sub_sessions,
                 "tally": {

@@ -1,11 +1,12 @@
 //! Building the swarm: transports with their windows and stream limits, and the listeners.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use libp2p::core::transport::TransportError;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol as Part;
 use libp2p::{Multiaddr, Swarm, SwarmBuilder, noise, quic, tcp, yamux};
@@ -14,6 +15,7 @@ use super::addrs::{Scope, ip_of};
 use super::behaviour::Behaviour;
 use super::config::{NetConfig, NetLimits, Reach};
 use super::error::NetError;
+use crate::taken::{self, Port};
 
 /// QUIC bytes in flight on one connection.
 const QUIC_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
@@ -76,21 +78,37 @@ fn listen(swarm: &mut Swarm<Behaviour>, addr: Multiaddr, reach: Reach) -> Result
     if reach == Reach::Loopback && Scope::of(&addr) != Some(Scope::Loopback) {
         return Err(NetError::Listen { addr, reason: "expected a loopback address".to_owned() });
     }
-    if let Err(error) = probe(&addr) {
-        return Err(NetError::Listen { addr, reason: error.to_string() });
-    }
-    match swarm.listen_on(addr.clone()) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(NetError::Listen { addr, reason: error.to_string() }),
-    }
+    let reason = match (probe(&addr), port_of(&addr)) {
+        (Err(error), Some(port)) => taken::why(&error, port),
+        (Err(error), None) => error.to_string(),
+        (Ok(()), port) => match (swarm.listen_on(addr.clone()), port) {
+            (Ok(_), _) => return Ok(()),
+            (Err(TransportError::Other(error)), Some(port)) => taken::why(&error, port),
+            (Err(TransportError::Other(error)), None) => error.to_string(),
+            (Err(TransportError::MultiaddrNotSupported(_)), _) => {
+                "expected an address such as /ip4/0.0.0.0/udp/4747/quic-v1 or /ip4/0.0.0.0/tcp/4747"
+                    .to_owned()
+            }
+        },
+    };
+    Err(NetError::Listen { addr, reason })
 }
 
 /// The TCP transport shares ports, so that a second node of the same user would silently take half of the
-/// connections. A plain socket does not share: it says when the port is taken.
+/// connections, and what QUIC says of a port that is taken has no reason. A plain socket says when one is.
 fn probe(addr: &Multiaddr) -> io::Result<()> {
-    let tcp_port = addr.iter().find_map(|part| if let Part::Tcp(port) = part { Some(port) } else { None });
-    match (ip_of(addr), tcp_port) {
-        (Some(ip), Some(port)) if port != 0 => TcpListener::bind((ip, port)).map(drop),
+    match (ip_of(addr), port_of(addr)) {
+        (Some(ip), Some(Port::Tcp(port))) if port != 0 => TcpListener::bind((ip, port)).map(drop),
+        (Some(ip), Some(Port::Udp(port))) if port != 0 => UdpSocket::bind((ip, port)).map(drop),
         _ => Ok(()),
     }
+}
+
+fn port_of(addr: &Multiaddr) -> Option<Port> {
+    addr.iter().find_map(|part| {
+        if let Part::Tcp(port) = part {
+            return Some(Port::Tcp(port));
+        }
+        if let Part::Udp(port) = part { Some(Port::Udp(port)) } else { None }
+    })
 }

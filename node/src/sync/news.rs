@@ -11,7 +11,7 @@ use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::{Body, Entry, Handoff};
 use throughline_protocol::fork::Mark;
-use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::id::{EntryCid, Principal, Seq, SessionId};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::wire::announce::{self, Acting, Announcement, News};
 use throughline_store::{Pin, PinDepth, SetPin};
@@ -166,8 +166,12 @@ async fn act(shared: &Arc<Shared>, from: PeerId, owner: Principal, announcement:
     if let (Some(session), Some(key)) = (announcement.session(), principal_of(&from))
         && let News::Head { head, .. } = &announcement.news
     {
-        let told = Mark { seq: announcement.hint.seq, epoch: head.epoch, cid: head.head };
-        shared.contacts.told(key, session, told);
+        // A hint may leave the place out. Then nothing is noted of a head that is not held: who asks for it is told its place.
+        let (cid, epoch, hinted) = (head.head, head.epoch, announcement.hint.seq);
+        let place = shared.on_node(move |node| Ok(place_of(&node.reader()?, session, cid, hinted)?)).await;
+        if let Ok(Some(seq)) = place {
+            shared.contacts.told(key, session, Mark { seq, epoch, cid });
+        }
     }
     let taken = shared.on_node(move |node| take(node, owner, announcement)).await;
     match taken {
@@ -175,6 +179,18 @@ async fn act(shared: &Arc<Shared>, from: PeerId, owner: Principal, announcement:
         Ok(Todo::Pull(session)) => follow::hint(shared, from, Scope::Session(session)),
         Err(problem) => tracing::debug!(%from, %problem, "an announcement came to nothing"),
     }
+}
+
+/// The place of an announced head: that of the entry where it is held, else what the hint says.
+fn place_of(
+    reader: &throughline_store::Reader,
+    session: SessionId,
+    head: EntryCid,
+    hinted: Seq,
+) -> Result<Option<Seq>, throughline_store::StoreError> {
+    let held = reader.entry(head)?.filter(|(of, _)| *of == session).map(|(_, stored)| stored.seq);
+    let is_told = hinted > Seq::ZERO || head == session.genesis();
+    Ok(held.or(is_told.then_some(hinted)))
 }
 
 /// Stores what may be stored at once, and tells what is to be fetched.

@@ -18,6 +18,8 @@ use crate::core::Node;
 const SPACE: &str = "peer";
 /// Peers that are remembered.
 pub const PEERS_MAX: usize = 1_024;
+/// What this node and the account that it serves are called.
+const TAKEN: [&str; 2] = ["self", "owner"];
 /// The longest alias, in bytes.
 const ALIAS_BYTES_MAX: usize = 64;
 
@@ -176,12 +178,15 @@ pub(super) fn read_addrs(texts: &[String]) -> Answer<Vec<Multiaddr>> {
 /// An alias is short, plain, and cannot be taken for a key, a CID or a ticket.
 fn check_alias(alias: &str) -> Answer<()> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
-    let taken = ["z6Mk", "tlp1", "tls1", "bafy"].iter().any(|prefix| alias.starts_with(prefix));
+    let taken = ["z6Mk", "tlp1", "tls1", "bafy"].iter().any(|prefix| alias.starts_with(prefix))
+        || TAKEN.contains(&alias);
     if !alias.is_empty() && alias.len() <= ALIAS_BYTES_MAX && alias.bytes().all(plain) && !taken {
         return Ok(());
     }
-    let what =
-        format!("expected an alias of 1 to {ALIAS_BYTES_MAX} characters of a-z, 0-9, `-`, `_` and `.`");
+    let what = format!(
+        "expected an alias of 1 to {ALIAS_BYTES_MAX} characters of a-z, 0-9, `-`, `_` and `.` that is not `self` or `owner` and \
+         looks like no key, CID or ticket"
+    );
     Err(Problem::new(Code::Usage, what))
 }
 
@@ -212,8 +217,19 @@ mod tests {
         for good in ["a", "server-a", "desktop.home_2"] {
             check_alias(good).unwrap();
         }
-        for bad in ["", "Server", "a b", "z6MkhaXg", "tlp1abc", "tls1abc", "bafyreik3", "ä", &"a".repeat(65)]
-        {
+        for bad in [
+            "",
+            "Server",
+            "a b",
+            "z6MkhaXg",
+            "tlp1abc",
+            "tls1abc",
+            "bafyreik3",
+            "self",
+            "owner",
+            "ä",
+            &"a".repeat(65),
+        ] {
             assert_eq!(check_alias(bad).unwrap_err().code(), Code::Usage, "{bad}");
         }
     }

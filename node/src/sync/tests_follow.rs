@@ -11,6 +11,7 @@ use throughline_protocol::entry::{Authority, Body, Class, Entry, Note, PayloadRe
 use throughline_protocol::id::{EntryCid, SessionId, UnixMillis};
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::view::EntryDraft;
+use throughline_protocol::wire::announce::{Hint, Message as AnnounceMessage};
 use throughline_protocol::wire::chain::{ChainAsk, ChainRequest};
 use throughline_protocol::wire::handoff::{HandoffState, HandoffStatus, HandoffStep, MoveId};
 use throughline_protocol::wire::{Credentials, ErrorCode, Message as _};
@@ -136,6 +137,36 @@ async fn what_a_node_keeps_is_no_question_to_a_stranger() {
         assert!(!sessions.contains(&session), "an internal session");
         assert_eq!(sessions, [shown.session()], "what anybody may read is asked of anybody");
         assert!(owners.is_empty(), "{owners:?}");
+    })
+    .await;
+}
+
+/// A Ref travels without the place of what it names, and `status` showed seq 0 beside `equal`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_is_told_without_its_place_has_that_of_the_entry() {
+    in_time(async {
+        let (server, desktop) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let mut held = session("told without a place", 3);
+        server.take(&held);
+        desktop.take(&held);
+        desktop.meet("server", &server).await;
+        let peer = desktop.network.shared.connect("server").await.unwrap();
+        let account = Arc::clone(&held.owner);
+        let tell = async |held: &mut SessionBuilder, seq: usize| {
+            let reference = held.reference(&account, seq, testing::Reach::Anchors);
+            let (blob, control) = (Arc::clone(reference.bytes()), Vec::new());
+            let message = AnnounceMessage { blob, control, hint: Hint::default() }.encode().unwrap();
+            news::take_announced(&desktop.network.shared, peer, message.into()).await.unwrap();
+            let tip = desktop.row(held.session()).unwrap().tip;
+            let views = desktop.network.peers().await;
+            let told = views.iter().find_map(|view| view.replica(held.session(), tip)).expect("a told head");
+            (told["head"]["seq"].clone(), told["relation"].clone())
+        };
+        assert_eq!(tell(&mut held, 2).await, (json!(2), json!("behind")));
+        assert_eq!(tell(&mut held, 3).await, (json!(3), json!("equal")));
+        // Of one that is not held nothing is known but its name.
+        held.user(&account, "later");
+        assert_eq!(tell(&mut held, 4).await, (json!(3), json!("equal")), "the place is not made up");
     })
     .await;
 }

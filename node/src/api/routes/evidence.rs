@@ -33,7 +33,7 @@ async fn list(State(app): State<App>, Path(session): Path<String>) -> Answer<Jso
 
 async fn file(State(app): State<App>, Path((session, id)): Path<(String, String)>) -> Answer<Response<Body>> {
     let session = input::session(&session)?;
-    let id: Cid = id.parse()?;
+    let id: Cid = input::cid(&id)?;
     let bytes = app.act(move |node| node.evidence_file(session, id)).await?;
     let headers = [
         (header::CONTENT_TYPE, "application/vnd.ipld.car; version=1".to_owned()),

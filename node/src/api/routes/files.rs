@@ -99,7 +99,7 @@ fn expected_digest(text: &str) -> Answer<[u8; 32]> {
 }
 
 async fn download(State(app): State<App>, Path(cid): Path<String>) -> Answer<Response<Body>> {
-    let cid: Cid = cid.parse()?;
+    let cid: Cid = input::cid(&cid)?;
     let body = sent(&app, move |node, send| {
         let mut file = Outgoing::open(node.reader()?, cid)?.ok_or_else(|| {
             Problem::new(Code::NotFoundYet, format!("block {} is not held here", cid.short()))

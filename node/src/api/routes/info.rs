@@ -78,6 +78,10 @@ fn running(app: &App) -> &'static str {
 
 async fn resolve(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
     let text = query.get("s").cloned().unwrap_or_default();
+    if input::flag(&query, "any") {
+        let cid = app.act(move |node| node.resolve_any(&text)).await?;
+        return Ok(Json(json!({"v": 1, "kind": "resolved", "cid": cid.to_string()})));
+    }
     let session = app.act(move |node| node.resolve(&text)).await?;
     Ok(Json(json!({"v": 1, "kind": "resolved", "session": session.to_string()})))
 }

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use throughline_protocol::block::sha256;
 use throughline_protocol::code::Code;
-use throughline_protocol::id::SessionId;
+use throughline_protocol::id::{Cid, SessionId};
 
 use super::BODY_BYTES_MAX;
 use crate::api::error::{Answer, Problem};
@@ -71,6 +71,11 @@ pub(super) fn no_dry_run(query: &Query) -> Answer<()> {
 /// A session id in a path: the full CID.
 pub(super) fn session(text: &str) -> Answer<SessionId> {
     text.parse().map_err(|_| Problem::new(Code::ApiPath, "expected a full session CID in the path"))
+}
+
+/// Another CID in a path.
+pub(super) fn cid(text: &str) -> Answer<Cid> {
+    text.parse().map_err(|_| Problem::new(Code::ApiPath, "expected a full CID in the path"))
 }
 
 /// A query parameter that must parse, if it is there.

@@ -14,6 +14,7 @@ mod watched;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use throughline_protocol::code::Code;
 
@@ -21,7 +22,7 @@ use super::App;
 use super::error::Problem;
 
 /// Largest body of a route that does not stream, in bytes.
-const BODY_BYTES_MAX: usize = 4 << 20;
+pub(super) const BODY_BYTES_MAX: usize = 4 << 20;
 
 /// All routes.
 pub(super) fn all() -> Router<App> {
@@ -40,6 +41,11 @@ pub(super) fn all() -> Router<App> {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
+/// The idempotency key of a request, as the store keeps it.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    Ok(input::idempotency(headers, &[])?.map(|(key, _)| key))
+}
+
 async fn unknown(request: axum::extract::Request) -> axum::response::Response {
     let what = format!("no route {} {}", request.method(), request.uri().path());
     Problem::new(Code::ApiRoute, what).into_response()
@@ -47,4 +53,4 @@ async fn unknown(request: axum::extract::Request) -> axum::response::Response {
 
 #[cfg(test)]
 #[path = "routes_tests.rs"]
-mod tests;
+pub(super) mod tests;

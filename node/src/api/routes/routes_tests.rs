@@ -17,7 +17,7 @@ use crate::core::{Arrived, Node};
 use crate::dirs::{Dirs, Environment};
 use crate::keys::NodeKeys;
 
-fn node(home: &std::path::Path) -> Node {
+pub(in crate::api) fn node(home: &std::path::Path) -> Node {
     let dirs = Dirs::locate(Some(home), &Environment::pick(|_| None)).unwrap();
     dirs.create().unwrap();
     NodeKeys::load_or_create(&dirs).unwrap();

@@ -46,19 +46,15 @@ pub(crate) fn run(ctx: &Context, args: &AppendArgs) -> Answer<Outcome> {
         return Err(Problem::new(Code::Usage, what)
             .hint("throughline append S FILE --base CID --idempotency-key KEY"));
     }
+    let base = base(&args.base)?;
     let entries = entries(&read(&args.file)?)?;
     let api = ctx.api()?;
     let session = resolve::session(&api, &args.session)?;
-    let base = match args.base.as_str() {
-        "head" => {
+    let base = match base {
+        Some(cid) => cid.to_string(),
+        None => {
             let base = api.get(&format!("/v1/sessions/{session}/base"))?;
             view::text(&base, "/prev").to_owned()
-        }
-        cid => {
-            let parsed = cid.parse::<EntryCid>();
-            parsed
-                .map_err(|reject| Problem::from(reject).hint("pass --base head, or the CID of an entry"))?
-                .to_string()
         }
     };
     let key = match &args.idempotency_key {
@@ -90,6 +86,17 @@ pub(crate) fn run(ctx: &Context, args: &AppendArgs) -> Answer<Outcome> {
     }
     page.plain(format!("head {}", view::text(&answer, "/head/cid")));
     Ok(Outcome::done(answer, page))
+}
+
+/// The entry that `--base` names; none is the head.
+fn base(text: &str) -> Answer<Option<EntryCid>> {
+    if text == "head" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
+        refusal::usage(format!("expected head or the CID of an entry with --base, got {text:?}"))
+            .hint("pass --base head, or the CID of an entry")
+    })
 }
 
 fn read(file: &str) -> Answer<String> {

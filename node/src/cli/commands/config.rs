@@ -27,6 +27,9 @@ pub(crate) fn run(ctx: &Context, command: &ConfigCommand) -> Answer<Outcome> {
     match command {
         ConfigCommand::Path => {
             let json = json!({"v": 1, "kind": "config-path", "path": path, "exists": file.exists()});
+            if !file.exists() {
+                ctx.out().aside(&none_there(&path));
+            }
             Ok(Outcome::done(json, Page::of(path)))
         }
         ConfigCommand::Show => {
@@ -37,16 +40,36 @@ pub(crate) fn run(ctx: &Context, command: &ConfigCommand) -> Answer<Outcome> {
                 let (value, source) = (json_value(&setting.value), setting.source.word());
                 settings.push(json!({"key": setting.key, "value": value, "source": source}));
             }
+            if !file.exists() {
+                ctx.out().aside(&none_there(&path));
+            }
             Ok(Outcome::done(json!({"v": 1, "kind": "config", "path": path, "settings": settings}), page))
         }
         ConfigCommand::Check => {
             ctx.config()?;
-            let mut page = Page::default();
-            page.mark(Mark::Done, format!("{path} can be used"));
+            let page = match file.exists() {
+                true => {
+                    let mut page = Page::default();
+                    page.mark(Mark::Done, format!("{path} can be used"));
+                    page
+                }
+                false => none_there(&path),
+            };
             let json = json!({"v": 1, "kind": "config-check", "path": path, "exists": file.exists(), "problems": []});
             Ok(Outcome::done(json, page))
         }
     }
+}
+
+/// There is nothing to check or to show but defaults, and where a file would be read from.
+fn none_there(path: &str) -> Page {
+    let mut page = Page::default();
+    page.mark(
+        Mark::Note,
+        format!("no config file: looked for {path}; the defaults hold (throughline config show)"),
+    );
+    page.plain("`throughline init` writes one there; THROUGHLINE_CONFIG names another place");
+    page
 }
 
 fn json_value(value: &Value) -> Json {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::api::error::Answer;
 use crate::cli::context::Context;
+use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
 use crate::cli::watch::watched;
@@ -104,8 +105,9 @@ fn bring(
     };
     answer["kind"] = kind.into();
     let mut page = Page::default();
-    transfer(&mut page, &answer);
-    page.append(verdict::page(&answer));
+    let names = Names::of(ctx, &api).beside(&answer);
+    transfer(&mut page, &answer, &names);
+    page.append(verdict::page(&answer, &names));
     let exit = verdict::exit(&answer);
     let lost = payloads != Wanted::None && view::number(&answer, "/payloads/missing") > 0;
     // An audit is about what is true; a fetch is also about what came along.
@@ -113,11 +115,11 @@ fn bring(
     Ok(Outcome::done(answer, page).exit(exit))
 }
 
-fn transfer(page: &mut Page, answer: &Value) {
+fn transfer(page: &mut Page, answer: &Value, names: &Names) {
     let transfer = view::at(answer, "/transfer");
     for peer in view::items(transfer, "/from") {
         page.row([
-            format!("  from {}", format::peer(view::at(peer, "/alias"), view::at(peer, "/peer"))),
+            format!("  from {}", names.peer(peer)),
             format::count(view::number(peer, "/entries"), "entry", "entries"),
             format::bytes(view::number(peer, "/bytes")),
             view::text(peer, "/road").to_owned(),

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::evidence::EXHIBIT_BYTES_MAX;
-use throughline_protocol::id::SessionId;
+use throughline_protocol::id::{Cid, SessionId};
 
 use super::export;
 use crate::api::client::Call;
@@ -16,6 +16,7 @@ use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
 use crate::cli::context::Context;
 use crate::cli::link::Api;
+use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
@@ -68,7 +69,7 @@ pub(crate) struct ExportArgs {
     pub(crate) output: PathBuf,
     /// Which one, as `fork S` lists them; without it the one that matters most
     #[arg(long, value_name = "CID")]
-    pub(crate) id: Option<String>,
+    pub(crate) id: Option<Cid>,
 }
 
 /// Arguments of `fork import`.
@@ -99,7 +100,7 @@ fn show(ctx: &Context, args: &ForkArgs, session: &str) -> Answer<Outcome> {
     let api = ctx.api()?;
     let session = resolve::session(&api, session)?;
     let mut answer = api.get(&format!("/v1/sessions/{session}/fork"))?;
-    let mut page = page(&answer);
+    let mut page = page(&answer, &Names::of(ctx, &api).beside(&answer));
     if let Some(file) = &args.evidence {
         let item = chosen(&answer, None, session)?;
         save(&api, session, item, file)?;
@@ -120,9 +121,12 @@ fn keep(ctx: &Context, args: &ForkArgs, session: &str, branch: &str, to: &str) -
     let branch = branch_named(&shown, branch)?;
     let peer = resolve::peer(&api, to)?;
     let grant = grant_of(&api, session, &peer.principal.to_string(), to)?;
-    let mut preview = page(&shown);
+    let mut preview = page(&shown, &Names::of(ctx, &api).beside(&shown));
     let (seq, name) = (view::number(branch, "/seq"), format::short(view::text(branch, "/head")));
-    preview.plain(format!("{to} goes on from {name}, seq {seq}; the other branches stay as evidence"));
+    preview.plain(format!(
+        "{} goes on from {name}, seq {seq}; the other branches stay as evidence",
+        peer.shown()
+    ));
     ctx.out().aside(&preview);
     if !ctx.confirm("Sign the handoff?")? {
         return Err(Problem::new(Code::Interrupted, "not settled: the answer was no; nothing was signed"));
@@ -134,7 +138,7 @@ fn keep(ctx: &Context, args: &ForkArgs, session: &str, branch: &str, to: &str) -
     let taken = api.post_blob(&format!("/v1/sessions/{session}/entries"), &owner::append_frame(&handoff))?;
     let mut page = Page::default();
     let epoch = view::number(&facts, "/epoch");
-    page.mark(Mark::Done, format!("{to} holds the session in epoch {epoch}, on {name}"));
+    page.mark(Mark::Done, format!("{} holds the session in epoch {epoch}, on {name}", peer.shown()));
     page.plain(format!("session {session}"));
     let answer = json!({
         "v": 1, "kind": "fork-settled", "session": session.to_string(), "kept": branch["head"],
@@ -191,7 +195,7 @@ fn write(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
     let api = ctx.api()?;
     let session = resolve::session(&api, &args.session)?;
     let answer = api.get(&format!("/v1/sessions/{session}/evidence"))?;
-    let item = chosen(&answer, args.id.as_deref(), session)?;
+    let item = chosen(&answer, args.id, session)?;
     save(&api, session, item, &args.output)?;
     let path = args.output.display().to_string();
     let mut page = Page::default();
@@ -203,12 +207,12 @@ fn write(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
 }
 
 /// The piece of evidence that is named, else the first: kinds stand in the order of how much they stop.
-fn chosen<'a>(answer: &'a Value, id: Option<&str>, session: SessionId) -> Answer<&'a Value> {
+fn chosen(answer: &Value, id: Option<Cid>, session: SessionId) -> Answer<&Value> {
     let items = match view::items(answer, "/items") {
         [] => view::items(answer, "/evidence"),
         items => items,
     };
-    let found = items.iter().find(|item| id.is_none_or(|id| view::text(item, "/id") == id));
+    let found = items.iter().find(|item| id.is_none_or(|id| view::text(item, "/id") == id.to_string()));
     found.ok_or_else(|| {
         let detail = match id {
             None => format!("no evidence is held of {}", session.short()),
@@ -248,7 +252,7 @@ fn import(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
         (false, true) => Mark::Same,
         (false, false) => Mark::Done,
     };
-    page.mark(mark, line(&answer));
+    page.mark(mark, line(&answer, &Names::of(ctx, &api).beside(&answer)));
     page.plain(became(&answer));
     if let Some(detail) = view::at(&answer, "/waits/detail").as_str() {
         page.mark(Mark::Note, format!("its entries wait: {detail}"));
@@ -273,7 +277,7 @@ fn became(answer: &Value) -> String {
     }
 }
 
-fn page(answer: &Value) -> Page {
+fn page(answer: &Value, names: &Names) -> Page {
     let mut page = Page::default();
     let short = format::short(view::text(answer, "/session"));
     let branches = view::items(answer, "/branches");
@@ -289,14 +293,14 @@ fn page(answer: &Value) -> Page {
         page.row([
             format!("  {}", format::short(view::text(branch, "/head"))),
             format!("seq {from}..{}", view::number(branch, "/seq")),
-            format!("by {}", format::peer(view::at(branch, "/signerAlias"), view::at(branch, "/signer"))),
+            format!("by {}", names.who(view::text(branch, "/signer"))),
             view::text(branch, "/claimedTs").to_owned(),
             view::text(branch, "/rank").to_owned(),
         ]);
         page.plain(format!("    {}", words(branch)));
     }
     for item in view::items(answer, "/evidence") {
-        page.mark(Mark::Note, line(item));
+        page.mark(Mark::Note, line(item, names));
         if let Some(path) = view::at(item, "/path").as_str() {
             page.plain(format!("    {path}"));
         }
@@ -322,7 +326,7 @@ fn words(branch: &Value) -> String {
 }
 
 /// A piece of evidence in a line.
-fn line(item: &Value) -> String {
+fn line(item: &Value, names: &Names) -> String {
     let seqs: Vec<String> = view::items(item, "/entries")
         .iter()
         .map(|entry| format!("{}", view::number(entry, "/seq")))
@@ -330,7 +334,7 @@ fn line(item: &Value) -> String {
     format!(
         "evidence of {} by {} in epoch {}, seq {}: {}, {}",
         view::text(item, "/shows"),
-        format::short(view::text(item, "/signer")),
+        names.who(view::text(item, "/signer")),
         view::number(item, "/epoch"),
         seqs.join(" and "),
         size_of(item),
@@ -362,7 +366,7 @@ mod tests {
 
     #[test]
     fn both_sides_are_shown_and_no_word_acts_on_a_terminal() {
-        let text = page(&forked()).render(Styles::plain());
+        let text = page(&forked(), &Names::default()).render(Styles::plain());
         for part in ["2 histories after seq 30", "delete it", "after 2 words that all say", "--keep BRANCH"] {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }

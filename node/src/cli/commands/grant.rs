@@ -10,6 +10,7 @@ use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
 use crate::cli::context::Context;
 use crate::cli::link::Api;
+use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
@@ -160,10 +161,11 @@ pub(crate) fn list(ctx: &Context, args: &GrantsArgs) -> Answer<Outcome> {
     let query = [("delegate", delegate.as_deref()), ("state", args.state.as_deref())];
     let answer = api.get(&view::path("/v1/capabilities", &query))?;
     let mut page = Page::default();
+    let names = Names::of(ctx, &api).beside(&answer);
     for item in view::items(&answer, "/items") {
         page.row([
             format::short(view::text(item, "/cid")),
-            format::peer(view::at(item, "/alias"), view::at(item, "/delegate")),
+            names.who(view::text(item, "/delegate")),
             view::text(item, "/role").to_owned(),
             view::at(item, "/path").as_str().unwrap_or("all sessions").to_owned(),
             view::text(item, "/state").to_owned(),

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
-use throughline_protocol::id::{AgentIri, SessionId};
+use throughline_protocol::id::{AgentIri, Principal, SessionId};
 
 use super::grant;
 use crate::api::client::Call;
@@ -17,6 +17,7 @@ use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
 use crate::cli::context::Context;
 use crate::cli::link::Api;
+use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
@@ -87,7 +88,7 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
                 json!({"to": peer.principal.to_string(), "source": args.source, "dryRun": args.dry_run});
             let path = format!("/v1/sessions/{session}/moves");
             if args.dry_run {
-                return Ok(report(api.ask(Call::post(&path, &body))?));
+                return Ok(report(api.ask(Call::post(&path, &body))?, &Names::of(ctx, &api)));
             }
             drive.expect_signer()?;
             let begun = drive.begin(&path, &body, &peer)?;
@@ -96,7 +97,7 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
         None => {
             let found = drive.find()?;
             if args.status {
-                return Ok(report(found));
+                return Ok(report(found, &Names::of(ctx, &api)));
             }
             let (act, body) =
                 if args.abort { ("abort", json!({"source": args.source})) } else { ("resume", json!({})) };
@@ -107,7 +108,7 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
             drive.follow(answer)?
         }
     };
-    Ok(report(answer))
+    Ok(report(answer, &Names::of(ctx, &api)))
 }
 
 impl Drive<'_> {
@@ -292,14 +293,26 @@ fn lacking(answer: &Value) -> String {
         .collect();
     let peer = view::text(answer, "/to/peer");
     match missing.as_slice() {
-        [] => format!("{} is not sure that it can go on", format::short(peer)),
-        missing => format!("{} cannot run {}", format::short(peer), missing.join(", ")),
+        [] => format!("{peer} is not sure that it can go on"),
+        missing => format!("{peer} cannot run {}", missing.join(", ")),
     }
 }
 
+/// Both servers, each with its name and enough of its key.
+fn ends(answer: &Value, names: &Names) -> String {
+    let end = |pointer| names.who(view::text(answer, pointer));
+    format!("{} -> {}", end("/from/peer"), end("/to/peer"))
+}
+
+/// A server within a sentence: its name alone, or the key of one that has none.
+fn called(answer: &Value, pointer: &str, names: &Names) -> String {
+    let peer = view::text(answer, pointer);
+    if peer.parse::<Principal>().is_ok() { names.who(peer) } else { peer.to_owned() }
+}
+
 /// A move that was taken back: how the server that was to be left stands, and what went wrong.
-fn taken_back(page: &mut Page, answer: &Value, state: &str) {
-    let from = format::short(view::text(answer, "/from/peer"));
+fn taken_back(page: &mut Page, answer: &Value, state: &str, names: &Names) {
+    let from = called(answer, "/from/peer", names);
     page.mark(Mark::Note, format!("{state}: {}", after_taking_back(answer, &from)));
     if matches!(view::text(answer, "/from/state"), "unheard" | "frozen") {
         let session = format::short(view::text(answer, "/session"));
@@ -341,10 +354,9 @@ fn exit(answer: &Value) -> Exit {
     }
 }
 
-fn report(answer: Value) -> Outcome {
+fn report(answer: Value, names: &Names) -> Outcome {
     let mut page = Page::default();
-    let (from, to) =
-        (format::short(view::text(&answer, "/from/peer")), format::short(view::text(&answer, "/to/peer")));
+    let (from, to) = (called(&answer, "/from/peer", names), called(&answer, "/to/peer", names));
     let session = format::short(view::text(&answer, "/session"));
     let epoch = view::number(&answer, "/to/epoch");
     let sent = format!(
@@ -356,7 +368,7 @@ fn report(answer: Value) -> Outcome {
     );
     match view::text(&answer, "/state") {
         "done" => {
-            page.mark(Mark::Done, format!("moved  {from} -> {to}  epoch {epoch}  {sent}"));
+            page.mark(Mark::Done, format!("moved  {}  epoch {epoch}  {sent}", ends(&answer, names)));
             for cut in view::items(&answer, "/cut") {
                 let (seq, cid) = (view::number(cut, "/seq"), format::short(view::text(cut, "/cid")));
                 page.mark(Mark::Warning, format!("cut    seq {seq} ({cid}): kept as evidence"));
@@ -404,8 +416,8 @@ fn report(answer: Value) -> Outcome {
                 "it is asked which epoch it holds, and the move ends: throughline move --resume {session}"
             ));
         }
-        state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state),
-        state => page.plain(format!("{session}  {from} -> {to}  {state}  {sent}")),
+        state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state, names),
+        state => page.plain(format!("{session}  {}  {state}  {sent}", ends(&answer, names))),
     }
     page.plain(format!("session {}", view::text(&answer, "/session")));
     let exit = exit(&answer);
@@ -435,10 +447,10 @@ mod tests {
     fn a_move_off_this_node_does_not_advise_to_revoke_it() {
         let mut answer =
             json!({"state": "done", "session": "S", "from": {"peer": "self"}, "to": {"peer": "server-b"}});
-        let shown = report(answer.clone()).page.render(Styles::plain());
+        let shown = report(answer.clone(), &Names::default()).page.render(Styles::plain());
         assert!(shown.contains("throughline log S") && !shown.contains("revoke"), "{shown}");
         answer["from"]["peer"] = "server-a".into();
-        let shown = report(answer).page.render(Styles::plain());
+        let shown = report(answer, &Names::default()).page.render(Styles::plain());
         assert!(shown.contains("throughline revoke server-a"), "{shown}");
     }
 
@@ -458,7 +470,7 @@ mod tests {
     fn a_move_that_waits_for_a_dead_server_says_how_it_ends() {
         let mut answer =
             json!({"state": "waiting", "phase": "rollback", "session": "S", "from": {"peer": "server-a"}});
-        let text = |answer: &Value| report(answer.clone()).page.render(Styles::plain());
+        let text = |answer: &Value| report(answer.clone(), &Names::default()).page.render(Styles::plain());
         let shown = text(&answer);
         assert!(shown.contains("throughline move --abort S --source offline"), "{shown}");
         answer["state"] = "aborted".into();

@@ -14,9 +14,11 @@ use crate::cli::args::OwnerArgs;
 use crate::cli::beside::Beside;
 use crate::cli::context::Context;
 use crate::cli::link::Api;
+use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner, Reach};
 use crate::cli::page::{Mark, Page};
+use crate::cli::throwaway::{self, Throwaway};
 use crate::cli::upload::Part;
 use crate::cli::{format, refusal, upload, verdict, view};
 use crate::keys::OwnerKeyFile;
@@ -49,6 +51,14 @@ pub(crate) struct ImportArgs {
     pub(crate) owner: OwnerArgs,
 }
 
+/// Whether the ids in an answer are those that the import has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ids {
+    Known,
+    /// There are no keys yet that they would follow from.
+    NotYet,
+}
+
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -69,16 +79,30 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
     if let Some(report) = &args.report {
         refusal::writable(report, "--report")?;
     }
-    let api = ctx.api()?;
+    if format == Format::Car && (args.agent.is_some() || args.class.is_some()) {
+        let detail =
+            "expected --agent and --class with a transcript only: the session in a CAR has both already";
+        return Err(refusal::usage(detail).hint("throughline import FILE (without --agent and --class)"));
+    }
+    let throwaway = match args.dry_run && ctx.api_url().is_none() && !ctx.is_initialised() {
+        true => Some(Throwaway::new(ctx)?),
+        false => None,
+    };
+    let api = match &throwaway {
+        Some(throwaway) => throwaway.api()?,
+        None => ctx.api()?,
+    };
     let dry_run = args.dry_run.then_some("1");
     let (answer, page, exit) = if format == Format::Car {
         let path = view::path("/v1/car", &[("dryRun", dry_run)]);
         let answer = upload::file(ctx, &api, "import", &args.file, &path, upload::CAR, &[])?;
         let lost = verdict::exit(&answer) == Exit::Done && view::number(&answer, "/payloads/missing") > 0;
         let exit = if lost { Exit::Losses } else { verdict::exit(&answer) };
-        (answer.clone(), verdict::page(&answer), exit)
+        let page = verdict::page(&answer, &Names::of(ctx, &api).beside(&answer));
+        (answer, page, exit)
     } else {
-        transcript(ctx, args, &api, dry_run)?
+        let ids = if throwaway.is_some() { Ids::NotYet } else { Ids::Known };
+        transcript(ctx, args, &api, ids)?
     };
     if let Some(report) = &args.report {
         let written = std::fs::write(report, format!("{answer}\n"));
@@ -112,12 +136,7 @@ fn unread(path: &Path, error: std::io::Error) -> Problem {
         .hint("throughline import FILE (transcripts of Claude Code lie below ~/.claude/projects)")
 }
 
-fn transcript(
-    ctx: &Context,
-    args: &ImportArgs,
-    api: &Api<'_>,
-    dry_run: Option<&str>,
-) -> Answer<(Value, Page, Exit)> {
+fn transcript(ctx: &Context, args: &ImportArgs, api: &Api<'_>, ids: Ids) -> Answer<(Value, Page, Exit)> {
     // Before anything is stored: a passphrase that does not fit changes nothing.
     let owner = match owner::file(ctx) {
         Ok(file) if !args.dry_run && can_open(ctx, args, &file) => Some(Owner::unlock(ctx, args.owner)?),
@@ -132,7 +151,7 @@ fn transcript(
         ("path", Some(source.as_str())),
         ("agent", agent.as_deref()),
         ("class", args.class.as_deref()),
-        ("dryRun", dry_run),
+        ("dryRun", args.dry_run.then_some("1")),
         ("subAgents", Some(list.as_str()).filter(|list| !list.is_empty())),
     ];
     let path = view::path("/v1/import", &query);
@@ -141,14 +160,23 @@ fn transcript(
     let parts = agents.into_iter().map(|(_, part)| part).chain([Part::open(&args.file)?]).collect();
     let mut answer = upload::parts(ctx, api, "import", parts, &path, "application/jsonl", &[])?;
     tell_left_out(&mut answer, &left_out, tool_results);
+    if ids == Ids::NotYet {
+        throwaway::forget_ids(&mut answer);
+    }
     let mut page = Page::default();
     for source in view::items(&answer, "/sources") {
         describe(&mut page, source);
+        kept_class(&mut page, source, args.class.as_deref());
     }
     if !args.dry_run {
-        anchor(owner.as_ref(), api, &mut answer, &mut page)?;
+        let names = Names::of(ctx, api);
+        let elsewhere = if owner.is_some() { None } else { owner::elsewhere(ctx, api, &names) };
+        anchor(owner.as_ref(), elsewhere, api, &mut answer, &mut page)?;
     } else {
         page.mark(Mark::Note, "a dry run: nothing was stored");
+        if ids == Ids::NotYet {
+            page.plain("there are no keys here yet, so no ids: throughline init, then import it");
+        }
     }
     describe_lost(&mut page, &answer);
     let sources = view::items(&answer, "/sources");
@@ -189,10 +217,26 @@ fn describe_lost(page: &mut Page, answer: &Value) {
     }
 }
 
+/// A session that goes on keeps its class: asking for another one is not passed over in silence.
+fn kept_class(page: &mut Page, source: &Value, asked: Option<&str>) {
+    let class = view::text(source, "/class");
+    let is_kept = !view::flag(source, "/created") && !class.is_empty();
+    if let Some(asked) = asked.filter(|asked| is_kept && *asked != class) {
+        page.mark(
+            Mark::Warning,
+            format!("it stays {class}, not {asked}: --class counts when a session begins"),
+        );
+    }
+}
+
 fn describe(page: &mut Page, source: &Value) {
+    let session = match view::text(source, "/session") {
+        "" => "a session".to_owned(),
+        session => format::short(session),
+    };
     let session = match view::text(source, "/agent") {
-        "" => format::short(view::text(source, "/session")),
-        agent => format!("{}  sub-agent {agent}", format::short(view::text(source, "/session"))),
+        "" => session,
+        agent => format!("{session}  sub-agent {agent}"),
     };
     let entries = view::at(source, "/entries").as_object().cloned().unwrap_or_default();
     let total: u64 = entries.values().filter_map(Value::as_u64).sum();
@@ -239,7 +283,13 @@ fn describe(page: &mut Page, source: &Value) {
 
 /// Signs that the owner has seen the import, where the owner key can be opened. Without it the import stands all the
 /// same and says that nobody vouches for it yet.
-fn anchor(owner: Option<&Owner>, api: &Api<'_>, answer: &mut Value, page: &mut Page) -> Answer<()> {
+fn anchor(
+    owner: Option<&Owner>,
+    elsewhere: Option<String>,
+    api: &Api<'_>,
+    answer: &mut Value,
+    page: &mut Page,
+) -> Answer<()> {
     let facts = answer.get("anchor").filter(|facts| facts.is_object()).cloned();
     if let Some(facts) = facts {
         match owner {
@@ -257,16 +307,17 @@ fn anchor(owner: Option<&Owner>, api: &Api<'_>, answer: &mut Value, page: &mut P
             None if view::flag(answer, "/anchored") => {}
             None => {
                 let session = format::short(view::text(&facts, "/session"));
+                let place = elsewhere.map_or_else(String::new, |place| format!(", {place}"));
                 page.mark(
                     Mark::Warning,
-                    format!("not anchored by the owner yet: throughline anchor {session}"),
+                    format!("not anchored by the owner yet: throughline anchor {session}{place}"),
                 );
             }
         }
     }
     let signer = format::short(view::text(answer, "/signedBy"));
     page.plain(format!(
-        "  signed by {signer} as an import: it proves what was imported, not who wrote it then"
+        "  signed by this node ({signer}) as an import: it proves what was imported, not who wrote it then"
     ));
     Ok(())
 }

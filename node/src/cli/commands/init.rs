@@ -25,9 +25,9 @@ use crate::keys::{KeyOrigin, NodeKeys, OwnerKeyFile, Passphrase, Protection};
 /// Arguments of `init`.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// What kind of machine this is; it only changes defaults
-    #[arg(long, value_name = "ROLE", default_value = "laptop", value_parser = ["laptop", "desktop", "server"])]
-    pub(crate) role: String,
+    /// What kind of machine this is; it only changes defaults. Left out: laptop, and on a node that exists what its config says
+    #[arg(long, value_name = "ROLE", value_parser = ["laptop", "desktop", "server"])]
+    pub(crate) role: Option<String>,
     /// `new` makes an owner key, `none` makes none, a principal names the owner that this node serves. Left out: a new
     /// one, but none for a server, and on a node that exists what it has
     #[arg(long, value_name = "new|none|PRINCIPAL")]
@@ -66,44 +66,84 @@ impl FromStr for OwnerChoice {
     }
 }
 
-/// What there was and what was made.
-#[derive(Debug, Default)]
-struct Made {
-    created: Vec<&'static str>,
-    existing: Vec<&'static str>,
+/// What became of a thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Became {
+    /// It was made.
+    Made,
+    /// It was there, and something in it was set.
+    Changed,
+    /// It was there as it had to be.
+    Found,
 }
 
-impl Made {
-    fn note(&mut self, what: &'static str, is_new: bool) {
-        if is_new { self.created.push(what) } else { self.existing.push(what) }
+impl Became {
+    fn of_new(is_new: bool) -> Self {
+        if is_new { Became::Made } else { Became::Found }
+    }
+
+    fn mark(self) -> Mark {
+        match self {
+            Became::Made | Became::Changed => Mark::Done,
+            Became::Found => Mark::Same,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Became::Made => "made",
+            Became::Changed => "changed",
+            Became::Found => "found",
+        }
+    }
+}
+
+/// What there was, what was made and what was set.
+#[derive(Debug, Default)]
+struct Done(Vec<(&'static str, Became)>);
+
+impl Done {
+    fn note(&mut self, what: &'static str, became: Became) {
+        self.0.push((what, became));
+    }
+
+    fn those(&self, became: Became) -> Vec<&'static str> {
+        self.0.iter().filter(|(_, is)| *is == became).map(|(what, _)| *what).collect()
+    }
+
+    fn of(&self, what: &str) -> Became {
+        self.0.iter().find(|(is, _)| *is == what).map_or(Became::Found, |(_, became)| *became)
     }
 }
 
 /// Makes what is missing.
 pub(crate) fn run(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
-    let role = Role::from_str(&args.role).map_err(|error| refusal::usage(error.to_string()))?;
     let had_node = ctx.is_initialised();
     let owner_file = if had_node { existing_owner(ctx)? } else { None };
     // Not the context's configuration: that is read once, and the file may be written below.
-    let configured = Config::load(ctx.dirs(), &ctx.overrides()).map_err(refusal::config)?.owner.principal;
+    let before = Config::before_init(ctx.dirs(), &ctx.overrides()).map_err(refusal::config)?;
+    let configured = before.owner.principal;
+    let asked_role = args.role.as_deref().map(Role::from_str).transpose();
+    let asked_role = asked_role.map_err(|error| refusal::usage(error.to_string()))?;
+    let role = asked_role.unwrap_or(before.node.role);
     let choice = settle(args.owner, role, had_node, owner_file.as_ref(), configured)?;
     // Whatever can be refused or has to be asked comes before anything is made.
     let passphrase = match (choice, &owner_file) {
         (OwnerChoice::New, None) => new_passphrase(ctx, args)?,
         _ => None,
     };
-    let mut made = Made::default();
+    let mut done = Done::default();
     let keys = NodeKeys::load_or_create(ctx.dirs()).map_err(refusal::key)?;
-    made.note("node-key", keys.origin() == KeyOrigin::Created);
+    done.note("node-key", Became::of_new(keys.origin() == KeyOrigin::Created));
     let owner_file = match (choice, owner_file) {
         (OwnerChoice::New, None) => {
             let protection = passphrase.as_ref().map_or(Protection::Plain, Protection::Passphrase);
             let file = OwnerKeyFile::create(ctx.dirs(), protection).map_err(refusal::key)?;
-            made.note("owner-key", true);
+            done.note("owner-key", Became::Made);
             Some(file)
         }
         (_, Some(file)) => {
-            made.note("owner-key", false);
+            done.note("owner-key", Became::Found);
             Some(file)
         }
         (_, None) => None,
@@ -112,19 +152,29 @@ pub(crate) fn run(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
         OwnerChoice::Of(principal) => Some(principal),
         OwnerChoice::New | OwnerChoice::None => owner_file.as_ref().map(OwnerKeyFile::principal),
     };
-    made.note(
-        "config",
-        write_config(ctx.dirs().config_file(), role, principal.filter(|_| configured.is_none()))?,
-    );
+    let to_set = principal.filter(|_| configured.is_none());
+    done.note("config", write_config(ctx.dirs().config_file(), role, to_set)?);
     let had_store = ctx.dirs().store_file().exists();
     let api = ctx.api()?;
-    made.note("store", !had_store);
+    done.note("store", Became::of_new(!had_store));
     let grants = match &owner_file {
         Some(file) => grant_self(ctx, args, &api, file, passphrase.as_ref(), keys.principal())?,
         None => Vec::new(),
     };
     let node = api.get("/v1/node")?;
-    Ok(report(ctx, &made, owner_file.as_ref(), principal, &node, grants))
+    // What the config says from now on: it may name an owner that the line did not.
+    let serves = principal.or(configured);
+    // A file that was there keeps its role, and is not to be taken for one that heard of another.
+    let kept_role =
+        asked_role.filter(|asked| *asked != before.node.role && done.of("config") != Became::Made);
+    let kept_role = kept_role.map(|asked| (asked, before.node.role));
+    let mut outcome = report(ctx, &done, owner_file.as_ref(), serves, &node, grants);
+    if let Some((asked, has)) = kept_role {
+        let file = ctx.dirs().config_file().display();
+        let said = format!("the role stays {}: set node.role = {:?} in {file}", has.word(), asked.word());
+        outcome.page.mark(Mark::Warning, said);
+    }
+    Ok(outcome)
 }
 
 fn existing_owner(ctx: &Context) -> Answer<Option<OwnerKeyFile>> {
@@ -167,8 +217,8 @@ fn new_passphrase(ctx: &Context, args: &InitArgs) -> Answer<Option<Passphrase>> 
     asked.map(Some).map_err(refusal::passphrase)
 }
 
-/// Writes the default config, or puts the owner into one that names none. Answers whether the file is new.
-fn write_config(path: &Path, role: Role, owner: Option<Principal>) -> Answer<bool> {
+/// Writes the default config, or puts the owner into one that names none.
+fn write_config(path: &Path, role: Role, owner: Option<Principal>) -> Answer<Became> {
     let (text, is_new) = match fs::read_to_string(path) {
         Ok(text) => (text, false),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (default_toml(role), true),
@@ -178,10 +228,15 @@ fn write_config(path: &Path, role: Role, owner: Option<Principal>) -> Answer<boo
         Some(owner) => with_owner(&text, owner),
         None => text.clone(),
     };
-    if is_new || with_owner != text {
+    let became = match is_new {
+        true => Became::Made,
+        false if with_owner != text => Became::Changed,
+        false => Became::Found,
+    };
+    if became != Became::Found {
         replace(path, &with_owner).map_err(|error| refusal::write(path, "--home", error))?;
     }
-    Ok(is_new)
+    Ok(became)
 }
 
 /// The text with `owner.principal` set: in place of the empty or commented-out line, else at the section's head.
@@ -274,7 +329,7 @@ fn unlock(
 
 fn report(
     ctx: &Context,
-    made: &Made,
+    done: &Done,
     file: Option<&OwnerKeyFile>,
     owner: Option<Principal>,
     node: &Value,
@@ -283,31 +338,36 @@ fn report(
     let home = ctx.dirs().data().display().to_string();
     let mut page = Page::default();
     let granted = grants.iter().any(|grant| view::flag(grant, "/new"));
-    if made.created.is_empty() && !granted {
+    let (made, changed) = (done.those(Became::Made), done.those(Became::Changed));
+    let is_same = made.is_empty() && changed.is_empty() && !granted;
+    if is_same {
         page.mark(Mark::Same, "already initialised; nothing changed (throughline id shows the keys)");
-    } else {
-        let mark = |what| if made.created.contains(&what) { Mark::Done } else { Mark::Same };
-        if let Some(file) = file {
-            let kept = if file.is_encrypted() { "encrypted" } else { "in the clear" };
-            page.mark(mark("owner-key"), format!("owner key   {}   {kept}", file.principal()));
-        }
-        page.mark(mark("node-key"), format!("node key    {}   this machine", view::text(node, "/principal")));
-        if granted {
-            page.mark(Mark::Done, "granted     this machine may write sessions of your agents");
-        }
-        page.mark(mark("config"), format!("config      {}", ctx.dirs().config_file().display()));
-        page.mark(mark("store"), format!("store       {home}"));
-        if made.created.contains(&"owner-key") {
-            page.plain("Keep a copy of the owner key elsewhere: throughline key export -o owner.hmkey.json");
-            page.plain("Next: throughline import FILE   or   throughline serve");
-        } else if file.is_none() {
-            page.plain(
-                "No owner key here. Start the node, then hand the owner the line of: throughline id --ticket",
-            );
-        }
+    }
+    let mut row = |what: &'static str, name: &str, value: &str| {
+        let became = done.of(what);
+        page.mark(became.mark(), format!("{name:<11} {:<8} {value}", became.word()));
+    };
+    if let Some(file) = file {
+        let kept = if file.is_encrypted() { "encrypted" } else { "in the clear" };
+        row("owner-key", "owner key", &format!("{}   {kept}", file.principal()));
+    }
+    row("node-key", "node key", &format!("{}   this machine", view::text(node, "/principal")));
+    row("config", "config", &config_line(ctx, done.of("config"), owner));
+    row("store", "store", &home);
+    if granted {
+        page.mark(Mark::Done, "granted     this machine may write sessions of your agents");
+    }
+    if made.contains(&"owner-key") {
+        page.plain("Keep a copy of the owner key elsewhere: throughline key export -o owner.hmkey.json");
+        page.plain("Next: throughline import FILE   or   throughline serve");
+    } else if file.is_none() && !is_same {
+        page.plain(
+            "No owner key here. Start the node, then hand the owner the line of: throughline id --ticket",
+        );
     }
     let json = json!({
-        "v": 1, "kind": "init", "home": home, "created": made.created, "existing": made.existing,
+        "v": 1, "kind": "init", "home": home, "created": made, "changed": changed,
+        "existing": done.those(Became::Found),
         "owner": {
             "principal": owner.map(|owner| owner.to_string()),
             "keyPresent": file.is_some(),
@@ -317,6 +377,16 @@ fn report(
         "grants": grants,
     });
     Outcome::done(json, page)
+}
+
+/// The config file, and what was set in it.
+fn config_line(ctx: &Context, became: Became, owner: Option<Principal>) -> String {
+    let path = ctx.dirs().config_file().display();
+    match owner {
+        Some(owner) if became == Became::Changed => format!("{path}   owner.principal set to {owner}"),
+        Some(owner) => format!("{path}   owner {owner}"),
+        None => format!("{path}   no owner yet"),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::status;
 use crate::api::error::Answer;
 use crate::cli::context::Context;
 use crate::cli::link::Api;
+use crate::cli::names::Names;
 use crate::cli::output::{Outcome, Shape};
 use crate::cli::page::Page;
 use crate::cli::{format, refusal, view};
@@ -76,8 +77,9 @@ pub(crate) fn run(ctx: &Context, args: &ListArgs) -> Answer<Outcome> {
         return Ok(Outcome::written());
     }
     let mut page = Page::default();
+    let names = items.iter().fold(Names::of(ctx, &api), Names::beside);
     for item in &items {
-        page.row(status::row(item));
+        page.row(status::row(item, &names));
     }
     if items.is_empty() {
         page.plain("no sessions here");

@@ -9,7 +9,7 @@ use crate::api::error::Answer;
 use crate::cli::context::Context;
 use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
-use crate::cli::{format, view};
+use crate::cli::{format, resolve, view};
 
 /// Commands of `peer`.
 #[derive(Debug, Subcommand)]
@@ -68,7 +68,9 @@ pub(crate) fn run(ctx: &Context, command: &PeerCommand) -> Answer<Outcome> {
             Ok(Outcome::done(answer, page))
         }
         PeerCommand::Remove(args) => {
-            let path = format!("/v1/peers/{}", view::encode(&args.alias));
+            let peer = resolve::peer(&api, &args.alias)?;
+            let word = peer.alias.unwrap_or_else(|| peer.principal.to_string());
+            let path = format!("/v1/peers/{}", view::encode(&word));
             api.ask(Call::json(Method::DELETE, &path, &json!({})))?;
             let mut page = Page::default();
             page.mark(

@@ -44,10 +44,7 @@ pub(crate) fn run(ctx: &Context, args: &RevokeArgs) -> Answer<Outcome> {
         Ok(cid) => (json!({"capability": cid.to_string()}), cid.short()),
         Err(_) => {
             let peer = resolve::peer(&api, &args.what)?;
-            (
-                json!({"delegate": peer.principal.to_string()}),
-                format!("{} ({})", peer.shown(), peer.principal.short()),
-            )
+            (json!({"delegate": peer.principal.to_string()}), peer.shown())
         }
     };
     let skip =

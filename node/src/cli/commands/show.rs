@@ -14,6 +14,7 @@ use crate::api::error::{Answer, Problem};
 use crate::cli::context::Context;
 use crate::cli::dag_json;
 use crate::cli::link::Api;
+use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::page::Page;
 use crate::cli::resolve::{self, Target};
@@ -51,13 +52,13 @@ pub(crate) fn run(ctx: &Context, args: &ShowArgs) -> Answer<Outcome> {
     match found {
         Found::Session(session) => {
             let answer = api.get(&format!("/v1/sessions/{session}"))?;
-            let page = session_page(&answer);
+            let page = session_page(&answer, &Names::of(ctx, &api).beside(&answer));
             Ok(Outcome::done(answer, page))
         }
         Found::Entry(session, part) => {
             let answer = api.get(&format!("/v1/sessions/{session}/entries/{part}"));
             let answer = answer.map_err(|problem| no_entry(problem, session))?;
-            let page = entry_page(&answer);
+            let page = entry_page(&answer, &Names::of(ctx, &api).beside(&answer));
             Ok(Outcome::done(answer, page))
         }
         Found::Block(cid, bytes) => {
@@ -78,8 +79,13 @@ fn find(api: &Api<'_>, reference: &str) -> Answer<Found> {
         }
         Target::Plain(text) => text,
     };
-    let Ok(cid) = text.parse::<Cid>() else { return Ok(Found::Session(resolve::session(api, &text)?)) };
-    if let Ok(session) = text.parse::<SessionId>() {
+    let is_short = !["hm://", "tls1", "ipfs://"].iter().any(|prefix| text.starts_with(prefix));
+    let cid = match text.parse::<Cid>() {
+        Ok(cid) => cid,
+        Err(_) if is_short => resolve::any(api, &text)?,
+        Err(_) => return Ok(Found::Session(resolve::session(api, &text)?)),
+    };
+    if let Ok(session) = cid.to_string().parse::<SessionId>() {
         match api.get(&format!("/v1/sessions/{session}")) {
             Ok(_) => return Ok(Found::Session(session)),
             Err(problem) if problem.code() != Code::NotFoundYet => return Err(problem),
@@ -127,7 +133,7 @@ fn as_dag_json(bytes: &[u8]) -> Answer<Outcome> {
     Ok(Outcome::done(json!({"v": 1, "kind": "dag-json", "block": value}), page))
 }
 
-fn session_page(answer: &Value) -> Page {
+fn session_page(answer: &Value, names: &Names) -> Page {
     let mut page = Page::default();
     let text = |pointer| view::text(answer, pointer).to_owned();
     page.bold(match text("/title") {
@@ -135,8 +141,8 @@ fn session_page(answer: &Value) -> Page {
         title => format!("{}  {title}", format::short(&text("/session"))),
     });
     page.row(["agent".to_owned(), text("/agent")]);
-    page.row(["owner".to_owned(), text("/owner")]);
-    let holder_name = status::holder(answer);
+    page.row(["owner".to_owned(), names.full(&text("/owner"))]);
+    let holder_name = status::holder(answer, names);
     page.row(["holder".to_owned(), format!("{holder_name}, epoch {}", view::number(answer, "/epoch"))]);
     page.row(["state".to_owned(), format!("{}, {}, {}", text("/state"), text("/class"), text("/verdict"))]);
     page.row([
@@ -144,18 +150,18 @@ fn session_page(answer: &Value) -> Page {
         format!("seq {}  {}", view::number(answer, "/head/seq"), text("/head/cid")),
     ]);
     for signer in view::items(answer, "/participants") {
-        page.row(["signer".to_owned(), signer.as_str().unwrap_or_default().to_owned()]);
+        page.row(["signer".to_owned(), names.full(signer.as_str().unwrap_or_default())]);
     }
     page.plain(format!("session {}", text("/session")));
     page
 }
 
-fn entry_page(answer: &Value) -> Page {
+fn entry_page(answer: &Value, names: &Names) -> Page {
     let mut page = Page::default();
     let text = |pointer| view::text(answer, pointer).to_owned();
     let title = format!("seq {}  {}  {}", view::number(answer, "/seq"), text("/type"), text("/status"));
     page.bold(title);
-    let signer = format::peer(view::at(answer, "/signerAlias"), view::at(answer, "/signer"));
+    let signer = names.who(view::text(answer, "/signer"));
     page.row([
         "signer".to_owned(),
         format!("{signer} as {}, epoch {}", text("/role"), view::number(answer, "/epoch")),

@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use crate::api::error::Answer;
 use crate::cli::context::Context;
+use crate::cli::names::Names;
 use crate::cli::output::{Loudness, Outcome};
 use crate::cli::page::{Mark, Page};
-use crate::cli::{format, resolve, view};
+use crate::cli::{format, owner, resolve, view};
 
 /// Sessions shown unless all are asked for.
 const SHOWN: usize = 20;
@@ -40,8 +41,29 @@ pub(crate) fn run(ctx: &Context, args: &StatusArgs) -> Answer<Outcome> {
     {
         sessions.retain(has_problem);
     }
-    let page = page(ctx, args, &status);
+    let names = Names::of(ctx, &api).beside(&status);
+    // What only the owner can sign is of no use here without saying where.
+    let mut page = page(ctx, args, &status, &names);
+    let is_for_owner = |problem: &Value| is_owners(view::text(problem, "/fix"));
+    let shown =
+        view::items(&status, "/sessions").iter().flat_map(|session| view::items(session, "/problems"));
+    if shown.clone().any(is_for_owner)
+        && let Some(elsewhere) = owner::elsewhere(ctx, &api, &names)
+    {
+        page.mark(
+            Mark::Note,
+            format!("the owner signs grants and moves, which can't be done here: run them {elsewhere}"),
+        );
+    }
     Ok(Outcome::done(status, page))
+}
+
+/// Whether a command signs as the owner.
+fn is_owners(command: &str) -> bool {
+    let signs = ["grant ", "move ", "fork ", "anchor ", "revoke ", "publish "];
+    command.strip_prefix("throughline ").is_some_and(|rest| {
+        signs.iter().any(|word| rest.starts_with(word)) && !rest.starts_with("move --abort")
+    })
 }
 
 fn has_problem(session: &Value) -> bool {
@@ -49,7 +71,7 @@ fn has_problem(session: &Value) -> bool {
         || !view::items(session, "/problems").is_empty()
 }
 
-fn page(ctx: &Context, args: &StatusArgs, status: &Value) -> Page {
+fn page(ctx: &Context, args: &StatusArgs, status: &Value, names: &Names) -> Page {
     let mut page = Page::default();
     let node = view::at(status, "/node");
     page.plain(format!(
@@ -79,45 +101,45 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value) -> Page {
     shown.sort_by_key(|session| !has_problem(session));
     let limit = if args.all || args.problems { usize::MAX } else { SHOWN };
     for session in shown.into_iter().take(limit) {
-        page.row(row(session));
+        page.row(row(session, names));
         if args.session.is_none() {
             problems(&mut page, session);
-            replicas(&mut page, session, ctx.out().loudness());
+            replicas(&mut page, session, names, ctx.out().loudness());
         }
     }
     if sessions.len() > limit {
         page.plain(format!("… and {} more (--all)", sessions.len() - limit));
     }
     if let ([only], Some(_)) = (sessions, &args.session) {
-        details(ctx, &mut page, only);
+        details(ctx, &mut page, only, names);
     }
     page
 }
 
 /// Who holds a session, in a word.
-pub(crate) fn holder(session: &Value) -> String {
+pub(crate) fn holder(session: &Value, names: &Names) -> String {
     let holder = view::at(session, "/holder");
     if holder.is_null() {
         "nobody".to_owned()
     } else if view::flag(holder, "/self") {
         "here".to_owned()
     } else {
-        format::peer(view::at(holder, "/alias"), view::at(holder, "/principal"))
+        names.who(view::text(holder, "/principal"))
     }
 }
 
 /// One session as a row: id, head, holder, verdict, title.
-pub(crate) fn row(session: &Value) -> [String; 5] {
+pub(crate) fn row(session: &Value, names: &Names) -> [String; 5] {
     [
         format::short(view::text(session, "/session")),
         format!("seq {}", view::number(session, "/head/seq")),
-        format!("holder {}", holder(session)),
+        format!("holder {}", holder(session, names)),
         view::text(session, "/verdict").to_owned(),
         view::text(session, "/title").to_owned(),
     ]
 }
 
-fn details(ctx: &Context, page: &mut Page, session: &Value) {
+fn details(ctx: &Context, page: &mut Page, session: &Value, names: &Names) {
     let anchored = view::at(session, "/anchoredThrough");
     page.plain(format!(
         "epoch {}, {}, class {}, anchored {}",
@@ -126,7 +148,7 @@ fn details(ctx: &Context, page: &mut Page, session: &Value) {
         view::text(session, "/class"),
         anchored.as_u64().map_or("nowhere yet".to_owned(), |seq| format!("through seq {seq}")),
     ));
-    replicas(page, session, ctx.out().loudness());
+    replicas(page, session, names, ctx.out().loudness());
     problems(page, session);
     page.plain(format!("session {}", view::text(session, "/session")));
 }
@@ -146,7 +168,7 @@ fn problems(page: &mut Page, session: &Value) {
 }
 
 /// Which head each peer was last seen with: a row each, below the session's own.
-fn replicas(page: &mut Page, session: &Value, loudness: Loudness) {
+fn replicas(page: &mut Page, session: &Value, names: &Names, loudness: Loudness) {
     for replica in view::items(session, "/replicas") {
         let age = view::number(replica, "/seenAgeMs");
         let seen = if loudness == Loudness::Verbose {
@@ -155,7 +177,7 @@ fn replicas(page: &mut Page, session: &Value, loudness: Loudness) {
             format::ago(age)
         };
         page.row([
-            format!("  {}", format::short(view::text(replica, "/peer"))),
+            format!("  {}", names.peer(replica)),
             format!("seq {}", view::number(replica, "/head/seq")),
             format!("epoch {}", view::number(replica, "/epoch")),
             view::text(replica, "/relation").to_owned(),
@@ -179,8 +201,8 @@ mod tests {
         });
         let shown = |loudness| {
             let mut page = Page::default();
-            page.row(row(&session));
-            replicas(&mut page, &session, loudness);
+            page.row(row(&session, &Names::default()));
+            replicas(&mut page, &session, &Names::default(), loudness);
             page.render(Styles::plain())
         };
         let text = shown(Loudness::Normal);

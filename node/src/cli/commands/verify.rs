@@ -9,6 +9,7 @@ use throughline_protocol::id::EntryCid;
 use crate::api::client::Call;
 use crate::api::error::Answer;
 use crate::cli::context::Context;
+use crate::cli::names::Names;
 use crate::cli::offline;
 use crate::cli::output::Outcome;
 use crate::cli::{resolve, verdict};
@@ -52,18 +53,21 @@ impl Payloads {
 
 /// Verifies and reports; the exit code is the verdict's.
 pub(crate) fn run(ctx: &Context, args: &VerifyArgs) -> Answer<Outcome> {
-    let answer = if is_file(&args.what) {
+    let (answer, names) = if is_file(&args.what) {
         let progress = ctx.progress("verify");
-        offline::verify(&args.what, args.head, args.payloads, &progress)?
+        // Without a node, so without its address book: a file is judged alike on every machine.
+        (offline::verify(&args.what, args.head, args.payloads, &progress)?, Names::default())
     } else {
         let api = ctx.api()?;
         let session = resolve::session(&api, &args.what)?;
         let told = args.head.map(|head| head.to_string());
         let body = json!({"payloads": args.payloads.word(), "toldHead": told});
         let _progress = ctx.progress("verify");
-        api.ask(Call::post(&format!("/v1/sessions/{session}/verify"), &body))?
+        let answer = api.ask(Call::post(&format!("/v1/sessions/{session}/verify"), &body))?;
+        let names = Names::of(ctx, &api);
+        (answer, names)
     };
-    let page = verdict::page(&answer);
+    let page = verdict::page(&answer, &names.beside(&answer));
     let exit = verdict::exit(&answer);
     Ok(Outcome::done(answer, page).exit(exit))
 }

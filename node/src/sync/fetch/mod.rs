@@ -251,6 +251,16 @@ fn nothing_told(session: SessionId, answers: &[Answered], names: &[String], name
             .with("session", session.to_string())
             .with("asked", names.to_vec());
     }
+    if names.is_empty() {
+        let what = "nobody could be asked: no peer is known here and none was named (a peer prints its ticket with `id --ticket`)";
+        return Problem::new(Code::NotFoundYet, what)
+            .with("session", session.to_string())
+            .with("searched", serde_json::json!({"store": true, "peers": 0, "dht": false}))
+            .with("asked", names.to_vec())
+            .hint(format!(
+                "throughline fetch {session} --from TICKET, or throughline peer add ALIAS TICKET"
+            ));
+    }
     Problem::new(
         Code::NotFoundYet,
         "nobody that was asked has it; it may not exist, be private, or its holders may be off",

@@ -307,6 +307,7 @@ fn gather(
     let mut letters = Vec::new();
     for blob in blobs {
         let control = Decoded::<Control>::decode(Arc::clone(blob))?;
+        let mut hint = Hint::default();
         let (readers, on_topic) = match control.value() {
             Control::Capability(_) => continue,
             // Revocations concern everybody who follows the owner; they name no session that is not public.
@@ -316,12 +317,16 @@ fn gather(
                 (parties.iter().copied().chain(others).collect(), true)
             }
             Control::Ref(value) => {
-                let session = value.session_head()?.session;
+                let head = value.session_head()?;
+                let session = head.session;
+                if let Some((_, stored)) = reader.entry(head.head)? {
+                    hint = Hint { seq: stored.seq, epoch: head.epoch, ..hint };
+                }
                 (readers_of(shared, &reader, session, askers)?, !value.private)
             }
         };
         let control = cited(&reader, owner, blob)?;
-        let message = Message { blob: Arc::clone(blob), control, hint: Hint::default() }.encode()?;
+        let message = Message { blob: Arc::clone(blob), control, hint }.encode()?;
         letters.push(Letter { owner, message: message.into(), on_topic, readers, evidence: None });
     }
     let held = reader.owner_digest(owner)?;
