@@ -107,7 +107,8 @@ impl Cli {
     fn look_for_nobody(&self) {
         let path = self.home.join("config.toml");
         let config = std::fs::read_to_string(&path).expect("a configuration, which `init` wrote");
-        let config = config.replace("#mdns = true", "mdns = false");
+        // A server does not look; a desktop does unless it is told not to.
+        let config = config.replace("#mdns = true", "mdns = false").replace("#mdns = false", "mdns = false");
         assert!(config.contains("\nmdns = false\n"), "{config}");
         std::fs::write(&path, config).expect("the configuration");
     }
