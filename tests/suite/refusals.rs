@@ -137,6 +137,8 @@ fn every_refusal_of_a_word_names_a_step_that_exists() {
             (&["peer", "add", "b", "nosuch"], "E_INPUT_FORMAT"),
             (&["config", "show", "nosuch"], "E_USAGE"),
             (&["explain", "nosuch"], "E_USAGE"),
+            (&["bench", "append", "--payload-bytes", "9"], "E_USAGE"),
+            (&["bench", "fetch", "--long"], "E_USAGE"),
             (&["id", "--ticket"], "E_UNREACHABLE"),
         ],
     );

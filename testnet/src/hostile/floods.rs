@@ -18,7 +18,7 @@ const HELD_MAX: usize = 48;
 pub struct Churned {
     /// Streams that were opened as far as this side can tell.
     pub opened: u64,
-    /// Streams that could not be opened.
+    /// Streams that could not be opened, or ended without the answer that was waited for.
     pub refused: u64,
     /// Times that the connection was gone and a new one was made.
     pub redialled: u64,
@@ -114,7 +114,8 @@ impl Hostile {
     }
 
     /// Asks the same question on `count` streams, one after the other with a few dozen open at a time. One that gets no answer,
-    /// because the node was still busy with those before or closed the connection, is asked again.
+    /// because the node was still busy with those before or the connection is gone, is asked again, and counted as refused
+    /// or redialled: whoever reads the figures decides how many of these may be.
     ///
     /// # Errors
     /// When it hangs.
@@ -129,7 +130,7 @@ impl Hostile {
                         Ok(Some(_)) => churned.opened += 1,
                         Ok(None) => churned.refused += 1,
                         Err(_) => {
-                            churned.refused += 1;
+                            churned.redialled += 1;
                             self.dial(victim).await.context("the node shut the peer out")?;
                         }
                     }

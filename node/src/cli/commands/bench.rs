@@ -2,11 +2,12 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::api::error::Answer;
+use crate::api::error::{Answer, Problem};
 use crate::bench::{self, Length, Plan, Subject};
 use crate::cli::context::Context;
 use crate::cli::output::Outcome;
 use crate::cli::page::Page;
+use crate::cli::refusal;
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
@@ -43,6 +44,12 @@ pub(crate) enum What {
 
 /// Measures in temporary directories; the node of this home is not touched.
 pub(crate) fn run(ctx: &Context, args: &BenchArgs) -> Answer<Outcome> {
+    if args.payload_bytes.is_some() && args.what != What::Fetch {
+        return Err(only_for("--payload-bytes N", What::Fetch, args.what));
+    }
+    if args.long && args.what != What::Verify {
+        return Err(only_for("--long", What::Verify, args.what));
+    }
     let subject = match args.what {
         What::Verify => Subject::Verify,
         What::Fetch => Subject::Fetch,
@@ -60,4 +67,12 @@ pub(crate) fn run(ctx: &Context, args: &BenchArgs) -> Answer<Outcome> {
         page.plain(line);
     }
     Ok(Outcome::done(report.to_json(), page))
+}
+
+/// An option that changes nothing there is a mistake about what is measured.
+fn only_for(option: &str, what: What, got: What) -> Problem {
+    let word =
+        |what: What| what.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let detail = format!("expected {option} with `bench {}` only, got `bench {}`", word(what), word(got));
+    refusal::usage(detail).hint(format!("throughline bench {} {option}", word(what)))
 }
