@@ -6,6 +6,7 @@ use serde_json::json;
 use throughline_protocol::block::Decoded;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Entry;
+use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::wire::Credentials;
 use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, Base};
 
@@ -15,7 +16,10 @@ use super::shared::Shared;
 use crate::api::error::{Answer, Problem};
 use crate::core::{Appended, SignedAppend};
 
-/// Hands `append` to the holder of its session; none when the holder is this node, unknown or not to be reached.
+/// Hands `append` to the holder of its session; none when that is this node, or nobody.
+///
+/// # Errors
+/// What the holder refuses; `E_UNREACHABLE` when it cannot be asked. Nothing is changed then.
 pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answer<Option<Appended>> {
     let session = append.session;
     let looked_up = shared.on_node(move |node| {
@@ -26,7 +30,7 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
     if append.dry_run {
         return Ok(None);
     }
-    let Ok(peer) = shared.connect(&holder.to_string()).await else { return Ok(None) };
+    let peer = shared.connect(&holder.to_string()).await.map_err(|why| unreached(session, holder, &why))?;
     let own = shared.credentials(peer, None, None).await?;
     let grants = append.grants.iter().map(|grant| Arc::from(grant.as_slice())).chain(own.grants);
     let grants = grants.take(throughline_protocol::limits::GRANTS_MAX).collect();
@@ -50,6 +54,19 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
             Err(Problem::from(PeerFault::from(error)).with("session", session.to_string()))
         }
     }
+}
+
+/// The holder alone may put the entry in order, and is not there.
+fn unreached(session: SessionId, holder: Principal, why: &Problem) -> Problem {
+    let what = format!(
+        "expected to reach {}, which holds the session: {}; nothing was changed",
+        holder.short(),
+        why.detail()
+    );
+    Problem::new(Code::Unreachable, what)
+        .with("session", session.to_string())
+        .with("holder", holder.to_string())
+        .hint("start the holder and send this again")
 }
 
 fn accepted_answer(append: &SignedAppend, accepted: Accepted) -> Answer<Appended> {

@@ -247,11 +247,13 @@ async fn append_signed(app: &App, session: SessionId, body: &Bytes, dry_run: boo
     };
     let (local, remote) = (request.clone(), request);
     match app.act(move |node| node.append_signed(&local)).await {
-        // Not ours to order: the holder does, when it can be reached.
-        Err(problem) if problem.code() == Code::NotHolder => match app.node().network() {
-            Some(network) if !dry_run => network.forward_append(&remote).await?.ok_or(problem),
-            Some(_) | None => Err(problem),
-        },
+        // Not ours to order, or not any more: the holder does.
+        Err(problem) if matches!(problem.code(), Code::NotHolder | Code::Retired) => {
+            match app.node().network() {
+                Some(network) if !dry_run => network.forward_append(&remote).await?.ok_or(problem),
+                Some(_) | None => Err(problem),
+            }
+        }
         answered => answered,
     }
 }
