@@ -19,7 +19,7 @@ use crate::core::{Appended, SignedAppend};
 /// Hands `append` to the holder of its session; none when that is this node, or nobody.
 ///
 /// # Errors
-/// What the holder refuses; `E_UNREACHABLE` when it cannot be asked. Nothing is changed then.
+/// What the holder refuses; `E_UNREACHABLE` when it cannot be asked: nothing is changed then; `E_TIMEOUT` when it does not say.
 pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answer<Option<Appended>> {
     let session = append.session;
     let looked_up = shared.on_node(move |node| {
@@ -39,7 +39,8 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
         entry: Arc::clone(&append.entry),
         payload: append.payload.clone(),
     };
-    let answer = shared.ask_append(peer, &request).await?;
+    let answer =
+        shared.ask_append(peer, &request).await.map_err(|fault| unanswered(session, holder, fault.into()))?;
     match answer {
         AppendAnswer::Accepted(accepted) => {
             follow::hint(shared, peer, Scope::Session(session));
@@ -67,6 +68,21 @@ fn unreached(session: SessionId, holder: Principal, why: &Problem) -> Problem {
         .with("session", session.to_string())
         .with("holder", holder.to_string())
         .hint("start the holder and send this again")
+}
+
+/// The holder was asked and did not say what became of the entry. Sent again it is the same entry.
+fn unanswered(session: SessionId, holder: Principal, why: Problem) -> Problem {
+    if !matches!(why.code(), Code::Timeout | Code::Unreachable) {
+        return why;
+    }
+    let what = format!(
+        "expected an answer of {}, which holds the session, got none: it may have put the entry in order or not",
+        holder.short()
+    );
+    Problem::new(why.code(), what)
+        .with("session", session.to_string())
+        .with("holder", holder.to_string())
+        .hint("send this again once the holder is back: it is in order once in any case")
 }
 
 fn accepted_answer(append: &SignedAppend, accepted: Accepted) -> Answer<Appended> {

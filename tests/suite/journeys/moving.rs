@@ -208,8 +208,9 @@ fn publishing_works_through_the_holder_and_names_the_head_that_everybody_sees() 
     desktop.json(&["fetch", &other, "--from", "server-a"])?;
     let World { desktop: node, server_a, .. } = world;
     server_a.kill()?;
+    // Whether the connection is known to be gone yet or not.
     let refused = node.home().cli(&["publish", &other, "--yes"]).json()?.expect(9)?;
-    assert_eq!(refused["error"]["code"], "E_UNREACHABLE", "{refused}");
+    assert!(["E_UNREACHABLE", "E_TIMEOUT"].contains(&text(&refused, "/error/code")?), "{refused}");
     let hint = text(&refused, "/error/hint")?;
     assert!(hint.contains(&format!("throughline move {other} --to self --source offline")), "{hint}");
     Ok(())

@@ -391,6 +391,19 @@ fn taken_back(page: &mut Page, answer: &Value, state: &str, names: &Names) {
     }
 }
 
+/// A move that was only tried: what it would do, or what it lacks and the command that helps.
+fn unbegun(page: &mut Page, answer: &Value, names: &Names) {
+    if view::text(answer, "/state") == "needs-grant" {
+        page.mark(Mark::Warning, view::text(answer, "/error/detail"));
+        page.plain(format!("fix: {}", view::text(answer, "/error/hint")));
+        return;
+    }
+    let session = format::short(view::text(answer, "/session"));
+    let (epoch, seq) = (view::number(answer, "/to/epoch"), view::number(answer, "/base/seq"));
+    let ends = ends(answer, names);
+    page.plain(format!("{session}  {ends}  would open epoch {epoch} after seq {seq}; nothing was done"));
+}
+
 /// How the server that was to be left stands after a move was taken back.
 fn after_taking_back(answer: &Value, from: &str) -> String {
     match view::text(answer, "/from/state") {
@@ -481,16 +494,7 @@ fn report(answer: Value, names: &Names) -> Outcome {
             ));
         }
         state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state, names),
-        "planned" => {
-            let (ends, seq) = (ends(&answer, names), view::number(&answer, "/base/seq"));
-            page.plain(format!(
-                "{session}  {ends}  would open epoch {epoch} after seq {seq}; nothing was done"
-            ));
-        }
-        "needs-grant" => {
-            page.mark(Mark::Warning, view::text(&answer, "/error/detail"));
-            page.plain(format!("fix: {}", view::text(&answer, "/error/hint")));
-        }
+        "planned" | "needs-grant" => unbegun(&mut page, &answer, names),
         state => page.plain(format!("{session}  {}  {state}  {sent}", ends(&answer, names))),
     }
     page.plain(format!("session {}", view::text(&answer, "/session")));

@@ -132,7 +132,7 @@ fn note(api: &Api<'_>, owner: &Owner, session: SessionId) -> Answer<Option<Noted
                 return Ok(Some(Noted { cid, seq: view::number(&answer, "/entries/0/seq") }));
             }
             Err(problem) if problem.code() == Code::HeadMoved => {}
-            Err(problem) if problem.code() == Code::Unreachable => {
+            Err(problem) if matches!(problem.code(), Code::Unreachable | Code::Timeout) => {
                 return Err(without_holder(session, problem));
             }
             Err(problem) => return Err(problem),
