@@ -177,7 +177,11 @@ impl Drive<'_> {
         let missing = Problem::new(Code::CapMissing, detail).with("session", self.session.to_string());
         match owner::file_for(self.ctx, &shown, || self.by_the_owner(Some(peer))) {
             Ok(_) => missing.hint(format!("throughline grant {}{scope}", peer.word())),
-            Err(other) => missing.hint(other.fact("hint").and_then(Value::as_str).unwrap_or_default()),
+            Err(other) => match other.fact("hint").and_then(Value::as_str) {
+                Some(by_the_owner) => missing.hint(by_the_owner),
+                // The key file itself is at fault: that comes first.
+                None => other,
+            },
         }
     }
 
