@@ -15,7 +15,7 @@ use crate::codec::{Map, Value};
 use crate::entry::{Body, Entry, PayloadNeed, body_keys, read_body, shown_type, write_body};
 use crate::id::{Cid, EntryCid, Principal};
 use crate::limits;
-use crate::payload::{Payload, PayloadDraft};
+use crate::payload::{Payload, PayloadDraft, word_keys};
 use crate::schema::{self, Fields};
 
 /// An entry as a client states it: what it says, without header and salt.
@@ -27,6 +27,15 @@ pub struct EntryDraft {
     pub payload: Option<PayloadDraft>,
     /// The entry's extension fields.
     pub ext: Option<Map<'static>>,
+}
+
+/// Which fields an entry is stated with, beside `type` and `x`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftFields {
+    /// It has all of these.
+    pub required: Vec<&'static str>,
+    /// It may have these.
+    pub optional: Vec<&'static str>,
 }
 
 /// A signed entry as JSON. Without its payload only its own fields are shown.
@@ -103,6 +112,19 @@ impl EntryDraft {
         };
         let ext = Fields::open(&stated, "entry", &[])?.maybe("x", schema::ext)?;
         Ok(EntryDraft { body, payload, ext })
+    }
+
+    /// The fields that an entry of this type (and a note of this kind) is stated with: those that are checked here, by name.
+    #[must_use]
+    pub fn fields(&self) -> DraftFields {
+        let kind = if let Body::Note(note) = &self.body { Some(note.kind()) } else { None };
+        let own = body_keys(self.body.type_name(), kind).unwrap_or_default();
+        let words = word_keys(&self.body).unwrap_or_default();
+        // The payload stands beside the entry's own fields, and `envelope` is the payload's.
+        let stated = |own: &[&'static str], words: &[&'static str]| {
+            own.iter().filter(|key| !matches!(**key, "payload" | "envelope")).chain(words).copied().collect()
+        };
+        DraftFields { required: stated(own.0, words.0), optional: stated(own.1, words.1) }
     }
 
     /// The draft as a client would state it.

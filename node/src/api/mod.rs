@@ -11,6 +11,7 @@ pub mod openapi;
 mod pace;
 mod replay;
 mod routes;
+mod schemas;
 pub mod token;
 
 use std::net::SocketAddr;

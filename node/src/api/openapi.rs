@@ -1,8 +1,11 @@
-//! The OpenAPI 3.1 description of the local API, made from one table of routes.
+//! The OpenAPI 3.1 description of the local API, made from one table of routes and from the schemas of `docs/schemas`.
 //!
-//! The table is what a test holds the router to: a route that is described is routed, and the other way round.
+//! The table is what a test holds the router to: a route that is described is routed, and the other way round. What a body
+//! holds is said by [`schemas`], which other tests hold to what is taken and answered.
 
 use serde_json::{Map, Value, json};
+
+use super::schemas;
 
 /// One route.
 #[derive(Clone, Copy, Debug)]
@@ -15,202 +18,341 @@ pub struct Route {
     pub summary: &'static str,
     /// Query parameters.
     pub query: &'static [&'static str],
-    /// Content types of the body it takes.
-    pub takes: &'static [&'static str],
-    /// Content types of its answer.
-    pub gives: &'static [&'static str],
+    /// What bodies it takes.
+    pub takes: &'static [Media],
+    /// What its answer may be.
+    pub gives: &'static [Media],
+    /// Statuses of an answer that is no refusal.
+    pub statuses: &'static [u16],
 }
 
-const JSON: &[&str] = &["application/json"];
-const CBOR: &[&str] = &["application/cbor"];
-const NOTHING: &[&str] = &[];
+/// A content type, and the schema of what comes under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Media {
+    /// Such as `application/json`.
+    pub kind: &'static str,
+    /// A schema among the components of the document.
+    pub schema: &'static str,
+}
+
+const fn media(kind: &'static str, schema: &'static str) -> Media {
+    Media { kind, schema }
+}
+
+const fn as_json(schema: &'static str) -> Media {
+    media(JSON, schema)
+}
+
+const JSON: &str = "application/json";
+const CBOR: &str = "application/cbor";
 const CAR: &str = "application/vnd.ipld.car";
 const DAG_CBOR: &str = "application/vnd.ipld.dag-cbor";
+const OCTETS: &str = "application/octet-stream";
+const EVENTS: &str = "text/event-stream";
+/// Idempotency keys are of so many characters at most.
+const KEY_CHARS_MAX: usize = 200;
 
-const fn get(path: &'static str, query: &'static [&'static str], summary: &'static str) -> Route {
-    Route { method: "get", path, summary, query, takes: NOTHING, gives: JSON }
+const DONE: &[u16] = &[200];
+/// 201 when something was made, 200 when it was there already or was only tried.
+const MADE: &[u16] = &[200, 201];
+
+const fn get(
+    path: &'static str,
+    query: &'static [&'static str],
+    gives: &'static [Media],
+    summary: &'static str,
+) -> Route {
+    Route { method: "get", path, summary, query, takes: &[], gives, statuses: DONE }
 }
 
-const fn post(path: &'static str, takes: &'static [&'static str], summary: &'static str) -> Route {
-    Route { method: "post", path, summary, query: &[], takes, gives: JSON }
+const fn post(
+    path: &'static str,
+    takes: &'static [Media],
+    gives: &'static [Media],
+    summary: &'static str,
+) -> Route {
+    Route { method: "post", path, summary, query: &[], takes, gives, statuses: DONE }
 }
 
 /// A write that can be tried: `?dryRun=1` checks everything and stores nothing. Other writes refuse the parameter.
-const fn write(path: &'static str, takes: &'static [&'static str], summary: &'static str) -> Route {
-    Route { method: "post", path, summary, query: &["dryRun"], takes, gives: JSON }
+const fn write(
+    path: &'static str,
+    takes: &'static [Media],
+    gives: &'static [Media],
+    summary: &'static str,
+) -> Route {
+    Route { method: "post", path, summary, query: &["dryRun"], takes, gives, statuses: MADE }
 }
 
 /// Every route of the API.
 pub const ROUTES: &[Route] = &[
-    get("/v1/health", &[], "Whether the node answers; needs no token"),
-    get("/v1/openapi.json", &[], "This description"),
-    get("/v1/node", &[], "Keys, addresses and ticket of this node"),
-    get("/v1/status", &["session"], "Who holds what and who has which head"),
+    get("/v1/health", &[], &[as_json("Health")], "Whether the node answers; needs no token"),
+    get("/v1/openapi.json", &[], &[as_json("Document")], "This description"),
+    get("/v1/node", &[], &[as_json("NodeInfo")], "Keys, addresses and ticket of this node"),
+    get("/v1/status", &["session"], &[as_json("answer.status")], "Who holds what and who has which head"),
     get(
         "/v1/resolve",
         &["s", "any"],
+        &[as_json("Resolved")],
         "A session reference to a session id; with any=1 a short id to whatever CID it begins",
     ),
-    get("/v1/sessions", &["agent", "owner", "state", "limit", "cursor"], "The sessions held here"),
+    get(
+        "/v1/sessions",
+        &["agent", "owner", "state", "limit", "cursor"],
+        &[as_json("answer.sessions")],
+        "The sessions held here",
+    ),
     write(
         "/v1/sessions",
-        JSON,
+        &[as_json("SessionRequest")],
+        &[as_json("SessionMade")],
         "A draft session; with firstEntry the session and its first entry in one commit",
     ),
-    get("/v1/sessions/{session}", &[], "One session"),
-    get("/v1/sessions/{session}/base", &[], "What a signer of the next entry needs"),
-    get("/v1/sessions/{session}/anchor", &[], "What an owner's Ref at the head would say"),
-    Route {
-        method: "get",
-        path: "/v1/sessions/{session}/entries",
-        summary: "A page of entries; as CAR the whole session",
-        query: &["after", "before", "limit", "types", "reverse", "payloads"],
-        takes: NOTHING,
-        gives: &["application/json", CAR],
-    },
-    Route {
-        method: "get",
-        path: "/v1/sessions/{session}/entries/{entry}",
-        summary: "One entry by CID, seq or `head`; as DAG-CBOR its exact bytes",
-        query: &[],
-        takes: NOTHING,
-        gives: &["application/json", DAG_CBOR],
-    },
+    get("/v1/sessions/{session}", &[], &[as_json("Session")], "One session"),
+    get("/v1/sessions/{session}/base", &[], &[as_json("Base")], "What a signer of the next entry needs"),
+    get(
+        "/v1/sessions/{session}/anchor",
+        &[],
+        &[as_json("AnchorFacts")],
+        "What an owner's Ref at the head would say",
+    ),
+    get(
+        "/v1/sessions/{session}/entries",
+        &["after", "before", "limit", "types", "reverse", "payloads"],
+        &[as_json("answer.entries"), media(CAR, "Bytes")],
+        "A page of entries; as CAR the whole session",
+    ),
+    get(
+        "/v1/sessions/{session}/entries/{entry}",
+        &[],
+        &[as_json("answer.entry"), media(DAG_CBOR, "Bytes")],
+        "One entry by CID, seq or `head`; as DAG-CBOR its exact bytes",
+    ),
     write(
         "/v1/sessions/{session}/entries",
-        &["application/json", "application/cbor"],
+        &[as_json("AppendRequest"), media(CBOR, "AppendFrame")],
+        &[as_json("answer.append")],
         "Append: JSON that the node signs as holder, or an entry that owner, device or contributor signed",
     ),
-    get("/v1/sessions/{session}/verify", &["payloads", "toldHead"], "The five checks over what is held"),
-    post("/v1/sessions/{session}/verify", JSON, "The five checks over what is held"),
+    get(
+        "/v1/sessions/{session}/verify",
+        &["payloads", "toldHead"],
+        &[as_json("answer.verify")],
+        "The five checks over what is held",
+    ),
+    post(
+        "/v1/sessions/{session}/verify",
+        &[as_json("VerifyRequest")],
+        &[as_json("answer.verify")],
+        "The five checks over what is held",
+    ),
     Route {
         method: "post",
         path: "/v1/verify",
         summary: "The five checks over a CAR; nothing is stored",
         query: &["head", "payloads"],
-        takes: &[CAR],
-        gives: JSON,
+        takes: &[media(CAR, "Bytes")],
+        gives: &[as_json("answer.verify")],
+        statuses: DONE,
     },
     get(
         "/v1/sessions/{session}/fork",
         &[],
+        &[as_json("answer.fork")],
         "Histories that exclude each other, side by side, and the evidence",
     ),
-    get("/v1/sessions/{session}/evidence", &[], "The evidence that is held of a session"),
-    Route {
-        method: "get",
-        path: "/v1/sessions/{session}/evidence/{id}",
-        summary: "A file of evidence that anybody can verify alone",
-        query: &[],
-        takes: NOTHING,
-        gives: &[CAR],
-    },
-    write(
-        "/v1/evidence",
-        &[CAR],
-        "Check a file of evidence and keep it; what it shows is judged with all that is held",
+    get(
+        "/v1/sessions/{session}/evidence",
+        &[],
+        &[as_json("EvidenceList")],
+        "The evidence that is held of a session",
     ),
-    get("/v1/control", &["owner"], "Capabilities, tombstones and Refs of an owner"),
-    get("/v1/capabilities", &["delegate", "session", "state"], "Grants and what became of them"),
-    write("/v1/capabilities", CBOR, "Take an owner-signed capability"),
-    write("/v1/tombstones", CBOR, "Take an owner-signed tombstone"),
-    post("/v1/tombstones/preview", JSON, "What a revocation would keep and cut"),
-    write("/v1/refs", CBOR, "Take an owner-signed or device-signed Ref"),
-    get("/v1/pins", &[], "Pinned sessions"),
-    get("/v1/pins/{session}", &[], "Whether a session is pinned"),
+    get(
+        "/v1/sessions/{session}/evidence/{id}",
+        &[],
+        &[media(CAR, "Bytes")],
+        "A file of evidence that anybody can verify alone",
+    ),
+    Route {
+        method: "post",
+        path: "/v1/evidence",
+        summary: "Check a file of evidence and keep it; what it shows is judged with all that is held",
+        query: &["dryRun"],
+        takes: &[media(CAR, "Bytes")],
+        gives: &[as_json("answer.evidence")],
+        statuses: DONE,
+    },
+    get("/v1/control", &["owner"], &[as_json("Control")], "Capabilities, tombstones and Refs of an owner"),
+    get(
+        "/v1/capabilities",
+        &["delegate", "session", "state"],
+        &[as_json("answer.grants")],
+        "Grants and what became of them",
+    ),
+    write(
+        "/v1/capabilities",
+        &[media(CBOR, "SignedBlob")],
+        &[as_json("ControlTaken")],
+        "Take an owner-signed capability",
+    ),
+    write(
+        "/v1/tombstones",
+        &[media(CBOR, "SignedBlob")],
+        &[as_json("ControlTaken")],
+        "Take an owner-signed tombstone",
+    ),
+    post(
+        "/v1/tombstones/preview",
+        &[as_json("PreviewRequest")],
+        &[as_json("Preview")],
+        "What a revocation would keep and cut",
+    ),
+    write(
+        "/v1/refs",
+        &[media(CBOR, "SignedBlob")],
+        &[as_json("ControlTaken")],
+        "Take an owner-signed or device-signed Ref",
+    ),
+    get("/v1/pins", &[], &[as_json("Pins")], "Pinned sessions"),
+    get("/v1/pins/{session}", &[], &[as_json("Pin")], "Whether a session is pinned"),
     Route {
         method: "put",
         path: "/v1/pins/{session}",
         summary: "Keep a session here and serve it",
         query: &[],
-        takes: NOTHING,
-        gives: JSON,
+        takes: &[],
+        gives: &[as_json("Pin")],
+        statuses: DONE,
     },
     Route {
         method: "delete",
         path: "/v1/pins/{session}",
         summary: "Let a session go",
         query: &[],
-        takes: NOTHING,
-        gives: JSON,
+        takes: &[],
+        gives: &[as_json("Pin")],
+        statuses: DONE,
     },
     Route {
         method: "post",
         path: "/v1/fetch",
         summary: "Fetch a session, verify it and, unless told otherwise, adopt it; as SSE with its progress",
         query: &[],
-        takes: JSON,
-        gives: &["application/json", "text/event-stream"],
+        takes: &[as_json("FetchRequest")],
+        gives: &[as_json("answer.fetch"), media(EVENTS, "EventStream")],
+        statuses: DONE,
     },
     Route {
         method: "post",
         path: "/v1/import",
         summary: "Import a transcript",
-        query: &["format", "path", "agent", "class", "dryRun"],
-        takes: &["application/jsonl", "application/octet-stream"],
-        gives: JSON,
+        query: &["format", "path", "agent", "class", "subAgents", "dryRun"],
+        takes: &[media("application/jsonl", "Bytes"), media(OCTETS, "Bytes")],
+        gives: &[as_json("answer.import")],
+        statuses: DONE,
     },
-    write("/v1/car", &[CAR], "Verify a session CAR and adopt it"),
+    Route {
+        method: "post",
+        path: "/v1/car",
+        summary: "Verify a session CAR and adopt it",
+        query: &["dryRun"],
+        takes: &[media(CAR, "Bytes")],
+        gives: &[as_json("CarTaken")],
+        statuses: DONE,
+    },
     Route {
         method: "post",
         path: "/v1/blobs",
         summary: "Store a file; streamed, above 1 MiB as UnixFS",
         query: &[],
-        takes: &["application/octet-stream"],
-        gives: JSON,
+        takes: &[media(OCTETS, "Bytes")],
+        gives: &[as_json("Blob")],
+        statuses: MADE,
     },
+    get("/v1/blobs/{cid}", &[], &[media(OCTETS, "Bytes")], "A file or block, streamed"),
+    get("/v1/peers", &[], &[as_json("Peers")], "Known peers"),
     Route {
-        method: "get",
-        path: "/v1/blobs/{cid}",
-        summary: "A file or block, streamed",
+        method: "post",
+        path: "/v1/peers",
+        summary: "Add a peer by its ticket",
         query: &[],
-        takes: NOTHING,
-        gives: &["application/octet-stream"],
+        takes: &[as_json("PeerRequest")],
+        gives: &[as_json("Peer")],
+        statuses: MADE,
     },
-    get("/v1/peers", &[], "Known peers"),
-    post("/v1/peers", JSON, "Add a peer by its ticket"),
     Route {
         method: "delete",
         path: "/v1/peers/{alias}",
         summary: "Forget a peer",
         query: &[],
-        takes: NOTHING,
-        gives: JSON,
+        takes: &[],
+        gives: &[as_json("Peer")],
+        statuses: DONE,
     },
-    get("/v1/moves", &[], "Moves that this node drives or takes part in"),
-    post("/v1/sessions/{session}/moves", JSON, "Begin a move"),
-    get("/v1/sessions/{session}/moves/{move}", &["waitMs"], "A move; waits for its next state if asked"),
-    post("/v1/sessions/{session}/moves/{move}/confirm", JSON, "Go on although the target lacks something"),
+    get("/v1/moves", &[], &[as_json("Moves")], "Moves that this node drives or takes part in"),
+    Route {
+        method: "post",
+        path: "/v1/sessions/{session}/moves",
+        summary: "Begin a move",
+        query: &[],
+        takes: &[as_json("MoveRequest")],
+        gives: &[as_json("answer.move")],
+        statuses: MADE,
+    },
+    get(
+        "/v1/sessions/{session}/moves/{move}",
+        &["waitMs"],
+        &[as_json("answer.move")],
+        "A move; waits for its next state if asked",
+    ),
+    post(
+        "/v1/sessions/{session}/moves/{move}/confirm",
+        &[as_json("Nothing")],
+        &[as_json("answer.move")],
+        "Go on although the target lacks something",
+    ),
     post(
         "/v1/sessions/{session}/moves/{move}/handoff",
-        CBOR,
+        &[media(CBOR, "SignedBlob")],
+        &[as_json("answer.move")],
         "The owner-signed handoff: no way back from here",
     ),
-    post("/v1/sessions/{session}/moves/{move}/resume", JSON, "Go on after a crash or a lost reply"),
-    post("/v1/sessions/{session}/moves/{move}/abort", JSON, "Roll back, while there is a way back"),
-    Route {
-        method: "get",
-        path: "/v1/events",
-        summary: "Events after their commit, as SSE; Last-Event-ID resumes",
-        query: &["session", "types"],
-        takes: NOTHING,
-        gives: &["text/event-stream"],
-    },
+    post(
+        "/v1/sessions/{session}/moves/{move}/resume",
+        &[as_json("Nothing")],
+        &[as_json("answer.move")],
+        "Go on after a crash or a lost reply",
+    ),
+    post(
+        "/v1/sessions/{session}/moves/{move}/abort",
+        &[as_json("AbortRequest")],
+        &[as_json("answer.move")],
+        "Roll back, while there is a way back",
+    ),
+    get(
+        "/v1/events",
+        &["session", "types"],
+        &[media(EVENTS, "EventStream")],
+        "Events after their commit, as SSE; Last-Event-ID resumes",
+    ),
     Route {
         method: "post",
         path: "/v1/fsck",
         summary: "Hash and verify again all that is stored; with repair, fetch and make again what is damaged; as SSE with its progress",
         query: &["dryRun"],
-        takes: JSON,
-        gives: &["application/json", "text/event-stream"],
+        takes: &[as_json("FsckRequest")],
+        gives: &[as_json("answer.fsck"), media(EVENTS, "EventStream")],
+        statuses: DONE,
     },
-    post("/v1/stop", JSON, "End the node cleanly"),
+    post("/v1/stop", &[as_json("Nothing")], &[as_json("Stopping")], "End the node cleanly"),
 ];
 
 /// The description as a document.
 #[must_use]
 pub fn document() -> Value {
     let mut paths = Map::new();
+    let mut components = schemas::components();
+    components.insert("Problem".to_owned(), problem_schema());
     for route in ROUTES {
         let operation = operation(route);
         let entry = paths.entry(route.path).or_insert_with(|| json!({}));
@@ -231,7 +373,7 @@ pub fn document() -> Value {
         "security": [{"bearer": []}],
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Problem": problem_schema()},
+            "schemas": components,
             "responses": {"Problem": {
                 "description": "A refusal",
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -245,28 +387,57 @@ fn operation(route: &Route) -> Value {
     let in_path = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameters: Vec<Value> = in_path
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-        .chain(
-            route.query.iter().map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}})),
-        )
+        .chain(route.query.iter().map(|name| json!({"name": name, "in": "query", "schema": in_query(name)})))
+        .chain(is_keyed(route).then(|| {
+            json!({
+                "name": "idempotency-key", "in": "header",
+                "description": "makes a repeat safe: the same request is answered as the first time, with `replayed`. A request that \
+                    appends JSON and is no dry run needs one",
+                "schema": {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX},
+            })
+        }))
         .collect();
-    let content = |types: &[&str]| -> Value {
-        types.iter().map(|kind| ((*kind).to_owned(), json!({}))).collect::<Map<_, _>>().into()
+    let content = |media: &[Media]| -> Value {
+        let of = |media: &Media| (media.kind.to_owned(), json!({"schema": schemas::reference(media.schema)}));
+        media.iter().map(of).collect::<Map<_, _>>().into()
     };
-    let mut operation = json!({
-        "summary": route.summary,
-        "parameters": parameters,
-        "responses": {
-            "200": {"description": "Done", "content": content(route.gives)},
-            "default": {"$ref": "#/components/responses/Problem"},
-        },
-    });
+    let mut responses: Map<String, Value> = route
+        .statuses
+        .iter()
+        .map(|status| {
+            let what = if *status == 201 { "Made" } else { "Done" };
+            (status.to_string(), json!({"description": what, "content": content(route.gives)}))
+        })
+        .collect();
+    responses.insert("default".to_owned(), json!({"$ref": "#/components/responses/Problem"}));
+    let mut operation = json!({"summary": route.summary, "parameters": parameters, "responses": responses});
     if !route.takes.is_empty() {
-        operation["requestBody"] = json!({"content": content(route.takes)});
+        operation["requestBody"] = json!({"required": needs_body(route), "content": content(route.takes)});
     }
     if route.path == "/v1/health" {
         operation["security"] = json!([]);
     }
     operation
+}
+
+/// Whether a request may be repeated under a key.
+fn is_keyed(route: &Route) -> bool {
+    route.method == "post"
+}
+
+/// Whether an empty body says less than the route needs.
+fn needs_body(route: &Route) -> bool {
+    let optional = ["Nothing", "AbortRequest", "FsckRequest", "VerifyRequest", "SessionRequest"];
+    !route.takes.iter().any(|media| optional.contains(&media.schema))
+}
+
+fn in_query(name: &str) -> Value {
+    match name {
+        "dryRun" | "reverse" | "any" => json!({"enum": ["0", "1", "true", "false"]}),
+        "limit" => json!({"type": "integer", "minimum": 1, "maximum": 500}),
+        "after" | "before" | "waitMs" => json!({"type": "integer", "minimum": 0}),
+        _ => json!({"type": "string"}),
+    }
 }
 
 fn problem_schema() -> Value {
@@ -289,18 +460,5 @@ fn problem_schema() -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_route_is_in_the_document_once() {
-        let document = document();
-        let mut seen = std::collections::BTreeSet::new();
-        for route in ROUTES {
-            assert!(seen.insert((route.method, route.path)), "{} {} stands twice", route.method, route.path);
-            let operation = &document["paths"][route.path][route.method];
-            assert_eq!(operation["summary"], route.summary);
-            assert!(!operation["responses"].is_null());
-        }
-    }
-}
+#[path = "openapi_tests.rs"]
+mod tests;

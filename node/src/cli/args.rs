@@ -154,6 +154,10 @@ pub(crate) enum Command {
     )]
     Import(c::import::ImportArgs),
     /// Append entries given as JSON
+    #[command(
+        after_help = "An entry is a SessionUserMessage, SessionModelResponse, SessionToolCall, SessionNote or SessionSeal. Fields, limits and an \
+                      example of each: docs/ENTRIES.md, and as schemas: throughline api openapi"
+    )]
     Append(c::append::AppendArgs),
     /// Store a file and print its CID; twice is once
     Attach(c::attach::AttachArgs),

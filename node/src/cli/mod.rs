@@ -24,6 +24,7 @@ mod progress;
 mod reference;
 pub(crate) mod refusal;
 mod resolve;
+mod silence;
 mod style;
 mod throwaway;
 mod upload;

@@ -225,6 +225,31 @@ pub(crate) fn elsewhere(ctx: &Context, api: &Api<'_>, names: &Names) -> Option<S
     })
 }
 
+/// The owner key file, for an act on a session that only its owner signs. `shown` is the session as the API shows it, or
+/// nothing for one that is not held here; `command` is what the owner would run elsewhere.
+///
+/// # Errors
+/// `E_OWNER_KEY` where that owner's key is not, with who could do it and how.
+pub(crate) fn file_for(
+    ctx: &Context,
+    shown: &Value,
+    command: impl FnOnce() -> String,
+) -> Answer<OwnerKeyFile> {
+    let own = file(ctx);
+    let Ok(account) = view::text(shown, "/owner").parse::<Principal>() else { return own };
+    let here = match own {
+        Ok(file) if file.principal() == account => return Ok(file),
+        Ok(file) => format!("the owner key here is that of {}", file.principal().short()),
+        Err(problem) if problem.code() == Code::OwnerKey => "there is no owner key here".to_owned(),
+        Err(problem) => return Err(problem),
+    };
+    let detail = format!("only {}, who owns the session, can sign this; {here}", account.short());
+    Err(Problem::new(Code::OwnerKey, detail)
+        .with("session", view::text(shown, "/session"))
+        .with("owner", account.to_string())
+        .hint(format!("where the key of {account} is: {}", command())))
+}
+
 /// The append frame of an entry without a payload.
 #[must_use]
 pub(crate) fn append_frame(entry: &[u8]) -> Vec<u8> {

@@ -34,6 +34,9 @@ pub struct AppendRequest {
     pub dry_run: bool,
 }
 
+/// Stands before the idempotency keys of programs, so that they never meet those that the node keeps for itself.
+pub const PROGRAM_KEYS: &str = "http:";
+
 /// Whether something is done, or only tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
@@ -170,9 +173,7 @@ fn replay(reader: &Reader, request: &AppendRequest) -> Answer<Option<Appended>> 
     match reader.idempotency(&Scope::Session(request.session), key, hash)? {
         Used::Never => Ok(None),
         Used::Same(result) => kept(&result).map(Some),
-        Used::Other => {
-            Err(Problem::new(Code::Idempotency, format!("key `{}` stands for another request", clean(key))))
-        }
+        Used::Other => Err(used_otherwise(key)),
     }
 }
 
@@ -185,8 +186,12 @@ pub(super) fn kept(result: &[u8]) -> Answer<Appended> {
     Ok(Appended { answer, replayed: true })
 }
 
-fn clean(key: &str) -> String {
-    key.chars().filter(|c| !c.is_control()).take(64).collect()
+/// The refusal of a key that came with another request before, by the name that the caller gave it.
+pub(super) fn used_otherwise(key: &str) -> Problem {
+    let given = key.strip_prefix(PROGRAM_KEYS).unwrap_or(key);
+    let shown: String = given.chars().filter(|c| !c.is_control()).take(64).collect();
+    Problem::new(Code::Idempotency, format!("key `{shown}` stands for another request"))
+        .hint("send the first request again as it was, or this one under a key of its own")
 }
 
 /// The answer object of an append that is made now, or that would be.

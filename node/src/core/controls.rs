@@ -87,18 +87,20 @@ impl Granted {
     /// # Errors
     /// `E_REVOKED` or `E_CAP_MISSING`, with the command that the owner runs.
     pub fn authority(self, owner: Principal, delegate: Principal, agent: &AgentIri) -> Answer<Authority> {
+        let by_the_owner =
+            || format!("where the key of {owner} is: throughline grant {delegate} --agent {agent}");
         match self {
             Granted::Live(capability) => Ok(Authority { space: owner, capability }),
             Granted::Revoked(capability) => Err(Problem::new(
                 Code::Revoked,
                 format!("the grant {} of {} was revoked", capability.short(), delegate.short()),
             )
-            .hint(format!("throughline grant {delegate} --agent {agent}"))),
+            .hint(by_the_owner())),
             Granted::Never => Err(Problem::new(
                 Code::CapMissing,
                 format!("{} may not write sessions of {agent}", delegate.short()),
             )
-            .hint(format!("throughline grant {delegate} --agent {agent}"))),
+            .hint(by_the_owner())),
         }
     }
 }

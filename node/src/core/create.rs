@@ -15,7 +15,7 @@ use throughline_protocol::verify::{NoIndex, Verifier};
 use throughline_protocol::view::EntryDraft;
 use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Reader, Scope, Used};
 
-use super::append::{AppendRequest, Appended, Use, answer_of, kept};
+use super::append::{AppendRequest, Appended, Use, answer_of, kept, used_otherwise};
 use super::controls::{controls_of, grant_of};
 use super::seal_up::{links_of, sign_on};
 use super::{Node, now, random, summary};
@@ -85,7 +85,7 @@ impl Drafts {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let made = known.iter().find(|(_, draft)| draft.key.as_ref().is_some_and(|(text, _)| *text == key.0));
         match made {
-            Some((_, draft)) if draft.key.as_ref() != Some(key) => Err(Code::Idempotency.into()),
+            Some((_, draft)) if draft.key.as_ref() != Some(key) => Err(used_otherwise(&key.0)),
             made => Ok(made.map(|(session, _)| *session)),
         }
     }
@@ -149,7 +149,7 @@ impl Node {
                 answer["state"] = "active".into();
                 Ok(Some(Created { answer, replayed }))
             }
-            Used::Other => Err(Code::Idempotency.into()),
+            Used::Other => Err(used_otherwise(&key.0)),
             Used::Never => {
                 let made = self.drafts().of_request(key)?;
                 Ok(made.and_then(|session| {

@@ -31,7 +31,13 @@ impl Node {
                 return refuse(Code::Frozen, format!("frozen at epoch {epoch} for a handoff"));
             }
             SessionState::Retired { epoch } => {
-                return refuse(Code::Retired, format!("handed over after epoch {epoch}"));
+                // Until the handoff's entry is here the chain still names this node.
+                let next = state.holder().filter(|holder| *holder != self.principal());
+                let next = next.map(|next| format!("; {} holds it now, send it there", next.short()));
+                return refuse(
+                    Code::Retired,
+                    format!("handed over after epoch {epoch}{}", next.unwrap_or_default()),
+                );
             }
             SessionState::Active => {}
         }

@@ -52,7 +52,7 @@ use crate::config::Config;
 use crate::dirs::Dirs;
 use crate::keys::{FRESH_MARK, NodeKeys, OwnerKeyFile, Seed};
 
-pub use append::{AppendRequest, Appended};
+pub use append::{AppendRequest, Appended, PROGRAM_KEYS};
 pub use append_signed::SignedAppend;
 pub use authority::{ControlKind, ControlsTaken, Keeping};
 pub(crate) use base::{Standing, need_session, standing};

@@ -350,15 +350,18 @@ pub(super) fn expect_none_open(driven: &BTreeMap<MoveId, Entry>, session: Sessio
                 (
                     "another move of this session is being taken back, and the server that it leaves does not answer",
                     format!(
-                        "throughline move --resume {0} to ask again, or move --abort {0} --source offline to give that \
-                         server up",
+                        "throughline move --resume {0} to ask again, or throughline move --abort {0} --source offline to \
+                         give that server up",
                         session.short()
                     ),
                 )
             } else {
                 (
                     "another move of this session is not finished",
-                    format!("throughline move --resume {}, or --abort", session.short()),
+                    format!(
+                        "throughline move --resume {0} to go on, or throughline move --abort {0} to take it back",
+                        session.short()
+                    ),
                 )
             };
             Err(Problem::new(Code::MoveState, what)

@@ -6,6 +6,7 @@ use serde_json::json;
 use throughline_protocol::block::Decoded;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Entry;
+use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::wire::Credentials;
 use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, Base};
 
@@ -15,7 +16,10 @@ use super::shared::Shared;
 use crate::api::error::{Answer, Problem};
 use crate::core::{Appended, SignedAppend};
 
-/// Hands `append` to the holder of its session; none when the holder is this node, unknown or not to be reached.
+/// Hands `append` to the holder of its session; none when that is this node, or nobody.
+///
+/// # Errors
+/// What the holder refuses; `E_UNREACHABLE` when it cannot be asked: nothing is changed then; `E_TIMEOUT` when it does not say.
 pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answer<Option<Appended>> {
     let session = append.session;
     let looked_up = shared.on_node(move |node| {
@@ -26,7 +30,7 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
     if append.dry_run {
         return Ok(None);
     }
-    let Ok(peer) = shared.connect(&holder.to_string()).await else { return Ok(None) };
+    let peer = shared.connect(&holder.to_string()).await.map_err(|why| unreached(session, holder, &why))?;
     let own = shared.credentials(peer, None, None).await?;
     let grants = append.grants.iter().map(|grant| Arc::from(grant.as_slice())).chain(own.grants);
     let grants = grants.take(throughline_protocol::limits::GRANTS_MAX).collect();
@@ -35,7 +39,8 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
         entry: Arc::clone(&append.entry),
         payload: append.payload.clone(),
     };
-    let answer = shared.ask_append(peer, &request).await?;
+    let answer =
+        shared.ask_append(peer, &request).await.map_err(|fault| unanswered(session, holder, fault.into()))?;
     match answer {
         AppendAnswer::Accepted(accepted) => {
             follow::hint(shared, peer, Scope::Session(session));
@@ -50,6 +55,34 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
             Err(Problem::from(PeerFault::from(error)).with("session", session.to_string()))
         }
     }
+}
+
+/// The holder alone may put the entry in order, and is not there.
+fn unreached(session: SessionId, holder: Principal, why: &Problem) -> Problem {
+    let what = format!(
+        "expected to reach {}, which holds the session: {}; nothing was changed",
+        holder.short(),
+        why.detail()
+    );
+    Problem::new(Code::Unreachable, what)
+        .with("session", session.to_string())
+        .with("holder", holder.to_string())
+        .hint("start the holder and send this again")
+}
+
+/// The holder was asked and did not say what became of the entry. Sent again it is the same entry.
+fn unanswered(session: SessionId, holder: Principal, why: Problem) -> Problem {
+    if !matches!(why.code(), Code::Timeout | Code::Unreachable) {
+        return why;
+    }
+    let what = format!(
+        "expected an answer of {}, which holds the session, got none: it may have put the entry in order or not",
+        holder.short()
+    );
+    Problem::new(why.code(), what)
+        .with("session", session.to_string())
+        .with("holder", holder.to_string())
+        .hint("send this again once the holder is back: it is in order once in any case")
 }
 
 fn accepted_answer(append: &SignedAppend, accepted: Accepted) -> Answer<Appended> {

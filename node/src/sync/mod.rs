@@ -222,10 +222,10 @@ impl Network {
         Ok(self.shared.ask_append(peer, &request).await?)
     }
 
-    /// Hands a signed append to the session's holder. None when nobody who could be reached holds it.
+    /// Hands a signed append to the session's holder. None when that is this node, or nobody.
     ///
     /// # Errors
-    /// What the holder refuses, such as `E_HEAD_MOVED` with what to sign on.
+    /// What the holder refuses, such as `E_HEAD_MOVED` with what to sign on; `E_UNREACHABLE` when it cannot be asked.
     pub async fn forward_append(&self, append: &SignedAppend) -> Answer<Option<Appended>> {
         forward::append(&self.shared, append).await
     }

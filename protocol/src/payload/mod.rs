@@ -18,6 +18,7 @@ pub use parts::{
     Attachment, Environment, Failure, ImportReport, KeptRaw, Participant, Repaired, Segment, Skipped, Source,
 };
 pub use salts::{ImportSalts, RecordId};
+pub(crate) use words::keys as word_keys;
 pub use words::{CompactionWords, GenesisWords, ResponseWords, ToolWords, UserWords, Words};
 
 use crate::block::sha256;

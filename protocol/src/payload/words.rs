@@ -106,7 +106,7 @@ pub struct CompactionWords {
 }
 
 /// The required and optional fields of an entry's payload, beside `salt` and `x`; none when it has no payload.
-fn keys(body: &Body) -> Option<(&'static [&'static str], &'static [&'static str])> {
+pub(crate) fn keys(body: &Body) -> Option<(&'static [&'static str], &'static [&'static str])> {
     Some(match body {
         Body::Genesis(_) => (&[], &["title", "source", "environment"]),
         Body::UserMessage(_) => {

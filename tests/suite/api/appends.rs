@@ -45,6 +45,17 @@ async fn a_repeat_gives_the_first_answer_and_another_body_is_refused() {
     let other = json!({"base": head, "entry": response("twice")});
     let (status, refused) = home.post_as(&path, "k1", &other).await;
     assert_eq!((status, code(&refused)), (422, "E_IDEMPOTENCY"));
+    // By the name that the caller gave it.
+    assert_eq!(refused["detail"], "key `k1` stands for another request");
+    for (key, body, other) in [
+        ("draft", json!({"title": "draft"}), json!({"title": "another"})),
+        ("first", json!({"firstEntry": trigger("a")}), json!({"firstEntry": trigger("b")})),
+    ] {
+        assert_eq!(home.post_as("/v1/sessions", key, &body).await.0, 201);
+        let (status, refused) = home.post_as("/v1/sessions", key, &other).await;
+        assert_eq!((status, code(&refused)), (422, "E_IDEMPOTENCY"));
+        assert_eq!(refused["detail"], format!("key `{key}` stands for another request"));
+    }
     // The same text under another session is another key, and what was refused left nothing.
     let (second, head) = home.session("another").await;
     let body = json!({"base": head, "entry": response("once")});

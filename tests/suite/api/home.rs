@@ -166,6 +166,12 @@ impl Home {
 
     /// The owner revokes a capability.
     pub(super) async fn revoke(&self, capability: Cid) -> Value {
+        let signed = self.tombstone_of(capability);
+        self.send("/v1/tombstones", "application/cbor", signed.bytes().to_vec()).await.unwrap()
+    }
+
+    /// The owner's tombstone of a capability.
+    pub(super) fn tombstone_of(&self, capability: Cid) -> Signed<Control> {
         let tombstone = Tombstone {
             ts: throughline_node::core::now(),
             signer: self.owner.principal(),
@@ -174,12 +180,17 @@ impl Home {
             reason: None,
             ext: None,
         };
-        let signed = sign(Control::Tombstone(tombstone), &self.owner).unwrap();
-        self.send("/v1/tombstones", "application/cbor", signed.bytes().to_vec()).await.unwrap()
+        sign(Control::Tombstone(tombstone), &self.owner).unwrap()
     }
 
     /// The owner anchors an entry; `facts` is what the API says about it.
     pub(super) async fn anchor(&self, session: &str, facts: &Value) -> Answer {
+        let signed = self.anchor_of(session, facts);
+        self.send("/v1/refs", "application/cbor", signed.bytes().to_vec()).await
+    }
+
+    /// The owner's Ref at the head that `facts` name.
+    pub(super) fn anchor_of(&self, session: &str, facts: &Value) -> Signed<Control> {
         let session: SessionId = session.parse().unwrap();
         let value = Ref {
             ts: throughline_node::core::now(),
@@ -193,8 +204,7 @@ impl Home {
             private: true,
             redirect: None,
         };
-        let signed = sign(Control::Ref(value), &self.owner).unwrap();
-        self.send("/v1/refs", "application/cbor", signed.bytes().to_vec()).await
+        sign(Control::Ref(value), &self.owner).unwrap()
     }
 
     /// A session with one trigger message; its name and head.

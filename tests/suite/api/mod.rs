@@ -2,6 +2,7 @@
 
 mod appends;
 mod controls;
+mod described;
 mod events;
 mod evidence;
 mod files;

@@ -107,3 +107,111 @@ fn check_19_a_script_leaves_a_dead_server_only_when_it_says_so() -> Result<()> {
     append(&server_b, &session, "next", &response("Carrying on."))?.expect(201)?;
     Ok(())
 }
+
+#[test]
+fn a_silent_server_is_left_with_the_command_that_the_first_refusal_names() -> Result<()> {
+    let World { lab: _lab, desktop, server_a, server_b: _server_b, owner } = World::new()?;
+    let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
+    desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
+    server_a.kill()?;
+    let silent = desktop.home().cli(&["move", &session, "--to", "server-b"]).json()?.expect(9)?;
+    let error = &silent["error"];
+    assert_eq!((&error["code"], number(error, "/held/seq")?), (&"E_UNREACHABLE".into(), 1), "{silent}");
+    let detail = text(error, "/detail")?;
+    for said in ["server-a", "no answer in", "nothing is signed", "seq 1", "cut off"] {
+        assert!(detail.contains(said), "{said}: {detail}");
+    }
+    // What it names is run as it stands.
+    let command = text(error, "/hint")?.split("   ").next().unwrap_or_default();
+    let words: Vec<&str> = command.split(' ').collect();
+    let [program, args @ ..] = words.as_slice() else { bail!("no command in {silent}") };
+    assert_eq!((*program, args[1]), ("throughline", session.as_str()), "{command}");
+    let moved = desktop.home().json(args)?;
+    assert_eq!((&moved["state"], number(&moved, "/to/epoch")?), (&"done".into(), 1), "{moved}");
+    Ok(())
+}
+
+#[test]
+fn a_refused_move_says_who_could_do_it_and_how() -> Result<()> {
+    let world = World::new()?;
+    let session = world.session_on_a()?;
+    let desktop = world.desktop.home();
+    await_head(&world.desktop, &session, &head(&world.server_a, &session)?)?;
+    // A server has no owner key: it is told what the owner runs, and that works there.
+    world.server_b.home().json(&["fetch", &session, "--from", "server-a"])?;
+    let refused = world.server_b.home().cli(&["move", &session, "--to", "self"]).json()?.expect(8)?;
+    assert_eq!(refused["error"]["code"], "E_OWNER_KEY", "{refused}");
+    assert!(text(&refused, "/error/detail")?.contains("who owns the session"), "{refused}");
+    let principal = world.server_b.principal()?;
+    let command = format!("throughline move {session} --to {principal}");
+    assert!(text(&refused, "/error/hint")?.contains(&command), "{refused}");
+    let moved = desktop.json(&["move", &session, "--to", &principal, "--yes"])?;
+    assert_eq!(moved["state"], "done", "{moved}");
+
+    // After a revocation a dry run names the grant that helps.
+    desktop.json(&["revoke", "server-a", "--yes"])?;
+    let told = desktop.cli(&["move", &session, "--to", "server-a", "--dry-run"]).json()?.expect(8)?;
+    assert_eq!(told["state"], "needs-grant", "{told}");
+    let hint = text(&told, "/error/hint")?.to_owned();
+    assert_eq!(hint, format!("throughline grant server-a --agent {}", world.agent()));
+    let words: Vec<&str> = hint.split(' ').skip(1).collect();
+    desktop.json(&words)?;
+    let planned = desktop.json(&["move", &session, "--to", "server-a", "--dry-run"])?;
+    assert_eq!(planned["state"], "planned", "{planned}");
+
+    // Somebody else's owner key signs nothing here, and is told whose would.
+    let (other, _) = super::owner_home(&world.lab, "other")?;
+    let file = world.lab.dir().join("session.car").display().to_string();
+    desktop.json(&["export", &session, "-o", &file])?;
+    other.json(&["import", &file])?;
+    for args in [&["move", &session, "--to", "self"][..], &["publish", &session, "--yes"]] {
+        let refused = other.cli(args).json()?.expect(8)?;
+        assert_eq!(refused["error"]["code"], "E_OWNER_KEY", "{refused}");
+        let hint = text(&refused, "/error/hint")?;
+        assert!(hint.starts_with(&format!("where the key of {} is: throughline ", world.owner)), "{hint}");
+    }
+    Ok(())
+}
+
+#[test]
+fn publishing_works_through_the_holder_and_names_the_head_that_everybody_sees() -> Result<()> {
+    let world = World::new()?;
+    let desktop = world.desktop.home();
+    // Begun here and handed over: this node may append to it no more.
+    let session = super::begin(&world.desktop, &world.agent(), "work on this")?;
+    desktop.json(&["move", &session, "--to", "server-b", "--yes"])?;
+    let published = desktop.json(&["publish", &session, "--yes"])?;
+    let seq = number(&published, "/head/seq")?;
+    assert_eq!((published["head"]["cid"].clone(), seq), (published["note"].clone(), 3), "{published}");
+    let shown = desktop.json(&["show", &session])?;
+    // The owner's note stands on the holder's last entry, and is pending until the holder's next one.
+    assert_eq!(
+        (&shown["tip"]["cid"], number(&shown, "/head/seq")?, number(&shown, "/pending")?, &shown["class"]),
+        (&published["note"], seq - 1, 1, &"public".into()),
+        "{shown}"
+    );
+    let status = desktop.cli(&["status", &session]).run()?;
+    assert!(status.stdout.contains(&format!("seq {} +1 pending", seq - 1)), "{}", status.stdout);
+    let note = text(&published, "/note")?;
+    super::append_on(&world.server_b, &session, note, "on", &response("Now in public."))?.expect(201)?;
+    await_head(&world.desktop, &session, &head(&world.server_b, &session)?)?;
+    // A second time there is nothing to note.
+    let again = desktop.json(&["publish", &session, "--yes"])?;
+    assert_eq!(
+        (&again["note"], number(&again, "/head/seq")?),
+        (&serde_json::Value::Null, seq + 1),
+        "{again}"
+    );
+
+    // Without the holder nothing is changed, and it is said how to go on.
+    let other = super::begin(&world.server_a, &world.agent(), "and on that")?;
+    desktop.json(&["fetch", &other, "--from", "server-a"])?;
+    let World { desktop: node, server_a, .. } = world;
+    server_a.kill()?;
+    // Whether the connection is known to be gone yet or not.
+    let refused = node.home().cli(&["publish", &other, "--yes"]).json()?.expect(9)?;
+    assert!(["E_UNREACHABLE", "E_TIMEOUT"].contains(&text(&refused, "/error/code")?), "{refused}");
+    let hint = text(&refused, "/error/hint")?;
+    assert!(hint.contains(&format!("throughline move {other} --to self --source offline")), "{hint}");
+    Ok(())
+}

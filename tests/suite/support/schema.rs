@@ -1,12 +1,19 @@
-//! `docs/schemas`, and a validator for the part of JSON Schema that they use. A word that it does not know is an error, so that no
+//! `docs/schemas`, the OpenAPI document, and a validator for the part of JSON Schema that they use. A word that it does not know is an error, so that no
 //! rule of a schema is passed over.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use regex::Regex;
 use serde_json::Value;
 
 use super::tests::root;
+
+/// What the document is called among the files.
+const DOCUMENT: &str = "openapi.json";
+
+/// Patterns that were read.
+static PATTERNS: Mutex<BTreeMap<String, Regex>> = Mutex::new(BTreeMap::new());
 
 /// The schemas by file name.
 pub(crate) struct Schemas(BTreeMap<String, Value>);
@@ -25,6 +32,19 @@ impl Schemas {
             }
         }
         Schemas(schemas)
+    }
+
+    /// Those of an OpenAPI document.
+    pub(crate) fn of_document(document: Value) -> Self {
+        Schemas(BTreeMap::from([(DOCUMENT.to_owned(), document)]))
+    }
+
+    /// What is wrong with a value by a component of the document, each with where.
+    pub(crate) fn faults_by(&self, component: &str, value: &Value) -> Vec<String> {
+        let mut faults = Vec::new();
+        let reference = format!("#/components/schemas/{component}");
+        Checker { schemas: self, file: DOCUMENT, faults: &mut faults }.follow(&reference, value, "");
+        faults
     }
 
     /// The kinds of answers that have a schema.
@@ -52,10 +72,41 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn check(&mut self, schema: &Value, value: &Value, at: &str) {
-        for (word, rule) in schema.as_object().expect("a schema is an object") {
+        if *schema == Value::Bool(false) {
+            self.faults.push(format!("{at}: expected nothing, got {value}"));
+            return;
+        }
+        for (word, rule) in schema.as_object().expect("a schema is an object or false") {
             let is_met = match word.as_str() {
-                "$schema" | "$defs" | "title" => true,
-                "$ref" => return self.follow(rule.as_str().expect("a reference"), value, at),
+                "$schema" | "$defs" | "title" | "description" | "examples" | "discriminator" => true,
+                "contentEncoding" | "contentMediaType" | "then" | "else" => true,
+                "$ref" => {
+                    self.follow(rule.as_str().expect("a reference"), value, at);
+                    true
+                }
+                "if" => {
+                    let word = if self.fits(rule, value) { "then" } else { "else" };
+                    if let Some(schema) = schema.get(word) {
+                        self.check(schema, value, at);
+                    }
+                    true
+                }
+                "not" => !self.fits(rule, value),
+                "oneOf" => list(rule).iter().filter(|schema| self.fits(schema, value)).count() == 1,
+                "minLength" | "maxLength" => {
+                    value.as_str().is_none_or(|text| is_within(word, text.chars().count(), rule))
+                }
+                "minItems" | "maxItems" => {
+                    value.as_array().is_none_or(|items| is_within(word, items.len(), rule))
+                }
+                "minProperties" => value.as_object().is_none_or(|map| is_within(word, map.len(), rule)),
+                "maximum" => value.as_i64().is_none_or(|number| Some(number) <= rule.as_i64()),
+                "additionalProperties" => {
+                    assert_eq!(*rule, Value::Bool(false), "{}: only false is known", self.file);
+                    let known = schema.get("properties").and_then(Value::as_object);
+                    let is_known = |key: &String| known.is_some_and(|known| known.contains_key(key));
+                    value.as_object().is_none_or(|map| map.keys().all(is_known))
+                }
                 "const" => value == rule,
                 "enum" => list(rule).contains(value),
                 "type" => is_of(value, rule.as_str().expect("one type")),
@@ -104,9 +155,20 @@ impl Checker<'_> {
     }
 
     fn matches(&self, pattern: &Value, value: &Value) -> bool {
-        let pattern = Regex::new(pattern.as_str().expect("a pattern")).expect("a pattern that can be read");
-        value.as_str().is_some_and(|text| pattern.is_match(text))
+        let pattern = pattern.as_str().expect("a pattern");
+        // A pattern takes longer to read than to match, and is met again and again.
+        let mut read = PATTERNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let regex = read
+            .entry(pattern.to_owned())
+            .or_insert_with(|| Regex::new(pattern).expect("a pattern that can be read"));
+        value.as_str().is_some_and(|text| regex.is_match(text))
     }
+}
+
+/// Whether a count keeps to a bound whose word begins with `min` or `max`.
+fn is_within(word: &str, count: usize, bound: &Value) -> bool {
+    let bound = usize::try_from(bound.as_u64().expect("a bound")).expect("a bound");
+    if word.starts_with("min") { count >= bound } else { count <= bound }
 }
 
 fn list(value: &Value) -> &[Value] {

@@ -78,7 +78,7 @@ impl Window {
         let aliases = shape::aliases(&reader)?;
         let first = Seq::new(self.after.map_or(0, |after| after.saturating_add(1)))?;
         let last = match self.before {
-            Some(0) => return Ok(json!({"v": 1, "kind": "entries", "items": [], "next": null})),
+            Some(0) => return Ok(page_json(&row, &[], None)),
             Some(before) => row.tip.seq.min(Seq::new(before - 1)?),
             None => row.tip.seq,
         };
@@ -111,10 +111,7 @@ impl Window {
             }
         }
         let next = if ended { None } else { next };
-        Ok(json!({
-            "v": 1, "kind": "entries", "session": session.to_string(), "items": items, "next": next,
-            "validThrough": row.summary.head.map(|head| head.seq.get()), "verdict": row.summary.verdict,
-        }))
+        Ok(page_json(&row, &items, next))
     }
 
     fn wants(&self, stored: &StoredEntry) -> Answer<bool> {
@@ -123,6 +120,14 @@ impl Window {
         let name = decoded.value().body.type_name();
         Ok(types.iter().any(|wanted| wanted == name || name.strip_prefix("Session") == Some(wanted)))
     }
+}
+
+/// A page of a session's entries; `next` is the seq that the next page begins after.
+fn page_json(row: &SessionRow, items: &[Value], next: Option<u64>) -> Value {
+    json!({
+        "v": 1, "kind": "entries", "session": row.session.to_string(), "items": items, "next": next,
+        "validThrough": row.summary.head.map(|head| head.seq.get()), "verdict": row.summary.verdict,
+    })
 }
 
 async fn one(
@@ -247,11 +252,13 @@ async fn append_signed(app: &App, session: SessionId, body: &Bytes, dry_run: boo
     };
     let (local, remote) = (request.clone(), request);
     match app.act(move |node| node.append_signed(&local)).await {
-        // Not ours to order: the holder does, when it can be reached.
-        Err(problem) if problem.code() == Code::NotHolder => match app.node().network() {
-            Some(network) if !dry_run => network.forward_append(&remote).await?.ok_or(problem),
-            Some(_) | None => Err(problem),
-        },
+        // Not ours to order, or not any more: the holder does.
+        Err(problem) if matches!(problem.code(), Code::NotHolder | Code::Retired) => {
+            match app.node().network() {
+                Some(network) if !dry_run => network.forward_append(&remote).await?.ok_or(problem),
+                Some(_) | None => Err(problem),
+            }
+        }
         answered => answered,
     }
 }

@@ -17,6 +17,7 @@ use throughline_protocol::id::{Cid, SessionId};
 use super::BODY_BYTES_MAX;
 use crate::api::error::{Answer, Problem};
 use crate::api::pace;
+use crate::core::PROGRAM_KEYS;
 
 /// Query parameters by name; the last one of a name counts.
 pub(super) struct Query(BTreeMap<String, String>);
@@ -168,6 +169,5 @@ pub(super) fn idempotency(headers: &HeaderMap, body: &[u8]) -> Answer<Option<(St
     let key = value.to_str().ok().filter(|key| (1..=200).contains(&key.len()));
     let key =
         key.ok_or_else(|| Problem::new(Code::ApiBody, "expected an idempotency-key of 1 to 200 characters"))?;
-    // Keys of programs and those that the node keeps for itself never meet.
-    Ok(Some((format!("http:{key}"), sha256(body))))
+    Ok(Some((format!("{PROGRAM_KEYS}{key}"), sha256(body))))
 }

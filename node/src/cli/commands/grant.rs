@@ -85,8 +85,12 @@ pub(crate) fn run(ctx: &Context, args: &GrantArgs) -> Answer<Outcome> {
         (Some(agent), _) if agent.account() != account => {
             let detail =
                 format!("expected an agent of {}, got one of {}", account.short(), agent.account().short());
-            return Err(Problem::new(Code::CapIssuer, detail)
-                .hint(format!("throughline grant {} --agent hm://{account}/…", peer.word())));
+            return Err(Problem::new(Code::CapIssuer, detail).hint(format!(
+                "where the key of {} is: throughline grant {} --agent {agent}; for an agent of this owner: --agent \
+                 hm://{account}/…",
+                agent.account(),
+                peer.principal
+            )));
         }
         (Some(agent), _) => agent.path().map(|path| path.as_str().to_owned()),
         (None, Some(session)) => Some(resolve::session(&api, session)?.path()),

@@ -22,6 +22,7 @@ use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
 use crate::cli::resolve::{self, Peer};
+use crate::cli::silence::Silence;
 use crate::cli::{format, refusal, view};
 use crate::keys::PassphraseSource;
 use crate::outcome::{self, Exit};
@@ -88,9 +89,13 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
                 json!({"to": peer.principal.to_string(), "source": args.source, "dryRun": args.dry_run});
             let path = format!("/v1/sessions/{session}/moves");
             if args.dry_run {
-                return Ok(report(api.ask(Call::post(&path, &body))?, &Names::of(ctx, &api)));
+                let mut told = api.ask(Call::post(&path, &body))?;
+                if view::text(&told, "/state") == "needs-grant" {
+                    told["error"] = drive.grant_missing(&peer).to_json();
+                }
+                return Ok(report(told, &Names::of(ctx, &api)));
             }
-            drive.expect_signer()?;
+            drive.expect_signer(Some(&peer))?;
             let begun = drive.begin(&path, &body, &peer)?;
             drive.follow(begun)?
         }
@@ -99,13 +104,15 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
             if args.status {
                 return Ok(report(found, &Names::of(ctx, &api)));
             }
-            let (act, body) =
-                if args.abort { ("abort", json!({"source": args.source})) } else { ("resume", json!({})) };
             if args.resume {
-                drive.expect_signer()?;
+                drive.expect_signer(None)?;
+                let answer = drive.resume(found)?;
+                drive.follow(answer)?
+            } else {
+                let body = json!({"source": args.source});
+                let answer = api.ask(Call::post(&drive.path(&found, "/abort"), &body))?;
+                drive.follow(answer)?
             }
-            let answer = api.ask(Call::post(&drive.path(&found, &format!("/{act}")), &body))?;
-            drive.follow(answer)?
         }
     };
     Ok(report(answer, &Names::of(ctx, &api)))
@@ -118,8 +125,8 @@ impl Drive<'_> {
 
     /// Makes sure, before anything is frozen, that the handoff can be signed here. A person is asked for the
     /// passphrase only when there is something to sign.
-    fn expect_signer(&mut self) -> Answer<()> {
-        let file = owner::file(self.ctx)?;
+    fn expect_signer(&mut self, peer: Option<&Peer>) -> Answer<()> {
+        let file = owner::file_for(self.ctx, &self.shown(), || self.by_the_owner(peer))?;
         let source = self.ctx.passphrase_source(self.args.owner);
         let can_ask_later = source == PassphraseSource::Terminal && self.ctx.can_ask();
         if !file.is_encrypted() || !can_ask_later {
@@ -136,24 +143,63 @@ impl Drive<'_> {
         Ok(self.owner.insert(owner))
     }
 
-    /// Begins the move. A target without a grant is granted one if the person at the terminal says so; a script is
-    /// told the command, for a grant is an act of its own.
+    /// The session as this node knows it; empty for one that it does not hold: the move may still find it elsewhere.
+    fn shown(&self) -> Value {
+        self.api.get(&format!("/v1/sessions/{}", self.session)).unwrap_or_default()
+    }
+
+    fn agent(&self) -> Option<AgentIri> {
+        view::text(&self.shown(), "/agent").parse().ok()
+    }
+
+    /// What the owner runs, elsewhere, for what was asked here.
+    fn by_the_owner(&self, peer: Option<&Peer>) -> String {
+        let session = self.session;
+        let Some(peer) = peer else { return format!("throughline move --resume {session}") };
+        let command = format!("throughline move {session} --to {}", peer.principal);
+        match (peer.alias.as_deref(), self.agent()) {
+            // Whoever wants a session for itself has to be known there, and to have a grant.
+            (Some("self"), Some(agent)) => format!(
+                "throughline peer add NAME TICKET (this node's: throughline id --ticket), throughline grant {} --agent \
+                 {agent}, {command}",
+                peer.principal
+            ),
+            _ => command,
+        }
+    }
+
+    /// The refusal of a target without a grant, with what helps: the command where the owner's key is here, else who could run it.
+    fn grant_missing(&self, peer: &Peer) -> Problem {
+        let shown = self.shown();
+        let scope = self.agent().map(|agent| format!(" --agent {agent}")).unwrap_or_default();
+        let detail =
+            format!("{} may not hold this session: it has no live writer grant that covers it", peer.shown());
+        let missing = Problem::new(Code::CapMissing, detail).with("session", self.session.to_string());
+        match owner::file_for(self.ctx, &shown, || self.by_the_owner(Some(peer))) {
+            Ok(_) => missing.hint(format!("throughline grant {}{scope}", peer.word())),
+            Err(other) => match other.fact("hint").and_then(Value::as_str) {
+                Some(by_the_owner) => missing.hint(by_the_owner),
+                // The key file itself is at fault: that comes first.
+                None => other,
+            },
+        }
+    }
+
+    /// Begins the move, or goes on with one to the same server. A target without a grant is granted one if the person at the
+    /// terminal says so; a script is told the command, for a grant is an act of its own.
     fn begin(&mut self, path: &str, body: &Value, peer: &Peer) -> Answer<Value> {
-        let answer = self.api.ask(Call::post(path, body))?;
+        let answer = match self.api.ask(Call::post(path, body)) {
+            Err(problem) if problem.code() == Code::MoveState => return self.take_up(peer, problem),
+            answer => answer?,
+        };
         if view::text(&answer, "/state") != "needs-grant" {
             return Ok(answer);
         }
-        // This node may drive the move of a session that it does not hold.
-        let shown = self.api.get(&format!("/v1/sessions/{}", self.session)).unwrap_or_default();
-        let agent = view::text(&shown, "/agent").parse::<AgentIri>().ok();
+        let agent = self.agent();
         let scope = agent.as_ref().map(|agent| format!(" --agent {agent}")).unwrap_or_default();
-        let detail = format!("{} may not hold this session: it has no writer grant", peer.shown());
-        let missing = Problem::new(Code::CapMissing, detail)
-            .with("session", self.session.to_string())
-            .hint(format!("throughline grant {} --role writer{scope}", peer.word()));
         let question = format!("{} has no writer grant. Grant it now{scope}?", peer.shown());
         if !self.ctx.can_ask() || !self.ctx.confirm(&question)? {
-            return Err(missing);
+            return Err(self.grant_missing(peer));
         }
         let account = owner::file(self.ctx)?.principal();
         let path_of_agent = agent.and_then(|agent| agent.path().map(|path| path.as_str().to_owned()));
@@ -162,6 +208,26 @@ impl Drive<'_> {
         let owner = self.owner()?.clone();
         grant::give(self.api, account, &wanted, || Ok(owner))?;
         self.api.ask(Call::post(path, body))
+    }
+
+    /// A move of this session is open already. Asked for once more, to the same server, it is that one that goes on; one that is
+    /// being taken back does not.
+    fn take_up(&self, peer: &Peer, refused: Problem) -> Answer<Value> {
+        let open = self.find()?;
+        let target = view::text(&open, "/to/peer");
+        let is_same = peer.alias.as_deref() == Some(target) || peer.principal.to_string() == target;
+        if !is_same || view::text(&open, "/phase") == "rollback" {
+            return Err(refused);
+        }
+        self.resume(open)
+    }
+
+    /// Goes on with a move. A silent server that is left behind anyway is not asked once more.
+    fn resume(&self, open: Value) -> Answer<Value> {
+        if self.args.source == "offline" && asks_to_leave(&open) {
+            return Ok(open);
+        }
+        self.api.ask(Call::post(&self.path(&open, "/resume"), &json!({})))
     }
 
     /// Follows the move until nothing more can happen here. Waiting for somebody who is not heard ends when that has
@@ -219,26 +285,37 @@ impl Drive<'_> {
         phases.len().max(told)
     }
 
-    /// Asks whether to go on although something is lacking; No rolls the move back. A server that does not answer is left
-    /// without its last words only by somebody who says so: to a person here, to a script with `--source offline`.
+    /// Asks whether to go on although something is lacking; No rolls the move back.
     fn confirm(&self, answer: &Value) -> Answer<Value> {
+        if asks_to_leave(answer) {
+            return self.leave_silent(answer);
+        }
         let reason = match view::text(answer, "/reason") {
             "" => lacking(answer),
             reason => reason.to_owned(),
         };
-        if self.ctx.is_unattended()
-            && self.args.source != "offline"
-            && let Some(problem) = cuts_unseen(answer, &reason)
-        {
-            // There is nobody to tell that it is off: the move stays as it is, and goes on if the server comes back.
-            return Err(problem);
-        }
-        let goes_on = self.ctx.confirm(&format!("{reason}. Hand over anyway?"));
-        match goes_on {
-            Ok(true) => self.api.ask(Call::post(&self.path(answer, "/confirm"), &json!({}))),
-            Ok(false) => self.api.ask(Call::post(&self.path(answer, "/abort"), &json!({}))),
+        match self.ctx.confirm(&format!("{reason}. Hand over anyway?")) {
+            Ok(goes_on) => self.decided(answer, goes_on),
             Err(problem) => Err(self.roll_back(answer, problem)),
         }
+    }
+
+    /// A server that does not answer is left without its last words only by somebody who says so: to a person here, to a script
+    /// with `--source offline --yes`. Where nobody says so the move stays as it is, and goes on if the server comes back.
+    fn leave_silent(&self, answer: &Value) -> Answer<Value> {
+        let silence = Silence::of(self.api, answer);
+        if self.ctx.is_unattended() && self.args.source != "offline" {
+            return Err(silence.problem());
+        }
+        match self.ctx.confirm(&silence.question()) {
+            Ok(goes_on) => self.decided(answer, goes_on),
+            Err(_) => Err(silence.problem()),
+        }
+    }
+
+    fn decided(&self, answer: &Value, goes_on: bool) -> Answer<Value> {
+        let act = if goes_on { "/confirm" } else { "/abort" };
+        self.api.ask(Call::post(&self.path(answer, act), &json!({})))
     }
 
     fn hand_over(&mut self, answer: &Value) -> Answer<Value> {
@@ -274,15 +351,9 @@ impl Drive<'_> {
     }
 }
 
-/// The refusal to hand over from a silent server when nobody can be asked; none for any other question.
-fn cuts_unseen(answer: &Value, reason: &str) -> Option<Problem> {
-    (view::text(answer, "/phase") == "freeze").then(|| {
-        let session = view::text(answer, "/session");
-        Problem::new(Code::Unreachable, reason)
-            .with("session", session)
-            .with("move", answer["move"].clone())
-            .hint(format!("throughline move {session} --resume --source offline --yes, or --abort"))
-    })
+/// Whether a move asks to leave a server behind that does not answer.
+fn asks_to_leave(answer: &Value) -> bool {
+    view::text(answer, "/state") == "needs-confirmation" && view::text(answer, "/phase") == "freeze"
 }
 
 fn lacking(answer: &Value) -> String {
@@ -315,16 +386,26 @@ fn taken_back(page: &mut Page, answer: &Value, state: &str, names: &Names) {
     let from = called(answer, "/from/peer", names);
     page.mark(Mark::Note, format!("{state}: {}", after_taking_back(answer, &from)));
     if matches!(view::text(answer, "/from/state"), "unheard" | "frozen") {
-        let session = format::short(view::text(answer, "/session"));
-        page.plain(format!(
-            "hand over without it: throughline fetch {session}, then throughline move {session} --to PEER --source \
-             offline"
-        ));
+        let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
+        page.plain(format!("hand over without it: throughline move {session} --to {to} --source offline"));
     }
     let (code, detail) = (view::text(answer, "/error/code"), view::text(answer, "/error/detail"));
     if !code.is_empty() {
         page.mark(Mark::Failed, format!("{code}: {detail}"));
     }
+}
+
+/// A move that was only tried: what it would do, or what it lacks and the command that helps.
+fn unbegun(page: &mut Page, answer: &Value, names: &Names) {
+    if view::text(answer, "/state") == "needs-grant" {
+        page.mark(Mark::Warning, view::text(answer, "/error/detail"));
+        page.plain(format!("fix: {}", view::text(answer, "/error/hint")));
+        return;
+    }
+    let session = format::short(view::text(answer, "/session"));
+    let (epoch, seq) = (view::number(answer, "/to/epoch"), view::number(answer, "/base/seq"));
+    let ends = ends(answer, names);
+    page.plain(format!("{session}  {ends}  would open epoch {epoch} after seq {seq}; nothing was done"));
 }
 
 /// How the server that was to be left stands after a move was taken back.
@@ -417,6 +498,7 @@ fn report(answer: Value, names: &Names) -> Outcome {
             ));
         }
         state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state, names),
+        "planned" | "needs-grant" => unbegun(&mut page, &answer, names),
         state => page.plain(format!("{session}  {}  {state}  {sent}", ends(&answer, names))),
     }
     page.plain(format!("session {}", view::text(&answer, "/session")));
@@ -455,15 +537,32 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_is_not_left_behind_unasked() {
-        let mut answer = json!({"phase": "freeze", "session": "S", "move": "M"});
-        let problem = cuts_unseen(&answer, "it does not answer").expect("a refusal");
-        assert_eq!((problem.code(), problem.detail()), (Code::Unreachable, "it does not answer"));
-        let shown = problem.to_json().to_string();
-        assert!(shown.contains("throughline move S --resume --source offline --yes"), "{shown}");
+    fn only_the_question_about_a_silent_server_is_one_to_leave_it() {
+        let mut answer = json!({"state": "needs-confirmation", "phase": "freeze"});
+        assert!(asks_to_leave(&answer));
         // Tools that the target lacks cut nothing off.
         answer["phase"] = "handoff".into();
-        assert!(cuts_unseen(&answer, "it cannot run bash").is_none());
+        assert!(!asks_to_leave(&answer));
+        answer = json!({"state": "running", "phase": "freeze"});
+        assert!(!asks_to_leave(&answer));
+    }
+
+    #[test]
+    fn a_dry_run_ends_with_what_would_be_or_what_helps() {
+        let mut answer = json!({
+            "state": "planned", "session": "S", "from": {"peer": "a"}, "to": {"peer": "b", "epoch": 1}, "base": {"seq": 7},
+        });
+        let text = |answer: &Value| report(answer.clone(), &Names::default()).page.render(Styles::plain());
+        let shown = text(&answer);
+        assert!(
+            shown.contains("a -> b  would open epoch 1 after seq 7") && !shown.contains("0 B"),
+            "{shown}"
+        );
+        answer["state"] = "needs-grant".into();
+        answer["error"] =
+            json!({"code": "E_CAP_MISSING", "detail": "b may not", "hint": "throughline grant b"});
+        let shown = text(&answer);
+        assert!(shown.contains("b may not") && shown.contains("fix: throughline grant b"), "{shown}");
     }
 
     #[test]
@@ -475,8 +574,9 @@ mod tests {
         assert!(shown.contains("throughline move --abort S --source offline"), "{shown}");
         answer["state"] = "aborted".into();
         answer["from"]["state"] = "unheard".into();
+        answer["to"]["peer"] = "server-b".into();
         let shown = text(&answer);
-        assert!(shown.contains("throughline move S --to PEER --source offline"), "{shown}");
+        assert!(shown.contains("throughline move S --to server-b --source offline"), "{shown}");
         assert!(!shown.contains("as if nothing had happened"), "{shown}");
         answer["from"]["state"] = "active".into();
         assert!(text(&answer).contains("as if nothing had happened"));

@@ -43,10 +43,11 @@ struct Leaving {
 pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     // The note goes to whoever holds the session.
     let api = ctx.api_with_network()?;
-    owner::file(ctx)?;
+    ctx.expect_initialised()?;
     let session = resolve::session(&api, &args.session)?;
-    let leaving = count(&api, session)?;
     let shown = api.get(&format!("/v1/sessions/{session}"))?;
+    owner::file_for(ctx, &shown, || format!("throughline publish {session}"))?;
+    let leaving = count(&api, session)?;
     let mut preview = Page::default();
     preview.plain(format!(
         "{} {:?}: {}, {}, {}, {} become readable by anyone, for ever",
@@ -67,14 +68,15 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     }
     let owner = Owner::unlock(ctx, args.owner)?;
     let note = note(&api, &owner, session)?;
-    let facts = api.get(&format!("/v1/sessions/{session}/anchor"))?;
+    let facts = facts(&api, session, note.as_ref())?;
     let answer = api.post_blob("/v1/refs", &owner.anchor(&facts, Reach::Publishes)?)?;
     let mut page = Page::default();
-    let seq = view::number(&facts, "/head/seq");
-    page.mark(Mark::Done, format!("public through seq {seq}, and what the holder appends from now on"));
+    let pending = view::number(&api.get(&format!("/v1/sessions/{session}"))?, "/pending");
+    page.mark(Mark::Done, reach(view::number(&facts, "/head/seq"), pending));
     page.plain(format!("session {session}"));
     let json = json!({
-        "v": 1, "kind": "publish", "session": session.to_string(), "head": facts["head"], "note": note,
+        "v": 1, "kind": "publish", "session": session.to_string(), "head": facts["head"],
+        "note": note.map(|note| note.cid),
         "ref": answer["cid"], "told": answer["told"], "secretScan": "none",
         "left": {
             "entries": leaving.entries, "payloads": leaving.payloads, "fileBlocks": leaving.files,
@@ -84,22 +86,67 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     Ok(Outcome::done(json, page))
 }
 
-/// Signs the class note on the head; again on the new head when somebody appended in between. A session that is
-/// public already has its note.
-fn note(api: &Api<'_>, owner: &Owner, session: SessionId) -> Answer<Value> {
+/// The class note, in the chain.
+struct Noted {
+    cid: String,
+    seq: u64,
+}
+
+/// How far everybody may read, in words: as far as the Ref goes, of which the last entries may be pending, as `status` counts them.
+fn reach(seq: u64, pending: u64) -> String {
+    let pending = match pending {
+        0 => String::new(),
+        pending => {
+            format!(" (seq {} +{pending} pending, until the holder signs on)", seq.saturating_sub(pending))
+        }
+    };
+    format!("public through seq {seq}{pending}, and what the holder appends from now on")
+}
+
+/// What the owner's Ref is to name. A note that the holder put in order is fetched from there first, so that the Ref stands on
+/// what the holder serves, note included.
+fn facts(api: &Api<'_>, session: SessionId, note: Option<&Noted>) -> Answer<Value> {
+    let path = format!("/v1/sessions/{session}/anchor");
+    let facts = api.get(&path)?;
+    if note.is_none_or(|note| note.seq <= view::number(&facts, "/head/seq")) {
+        return Ok(facts);
+    }
+    let shown = api.get(&format!("/v1/sessions/{session}"))?;
+    let body = json!({"session": session.to_string(), "from": [view::text(&shown, "/holder/principal")]});
+    api.ask(Call::post("/v1/fetch", &body))?;
+    api.get(&path)
+}
+
+/// Signs the class note on the head; again on the new head when somebody appended in between. None for a session that is
+/// public already: it has its note.
+fn note(api: &Api<'_>, owner: &Owner, session: SessionId) -> Answer<Option<Noted>> {
     for _ in 0..SIGN_TRIES {
         let base = api.get(&format!("/v1/sessions/{session}/base"))?;
         if view::text(&base, "/class") == "public" {
-            return Ok(Value::Null);
+            return Ok(None);
         }
         let frame = owner::append_frame(&owner.publish_note(&base)?);
         match api.post_blob(&format!("/v1/sessions/{session}/entries"), &frame) {
-            Ok(answer) => return Ok(view::at(&answer, "/entries/0/cid").clone()),
+            Ok(answer) => {
+                let cid = view::text(&answer, "/entries/0/cid").to_owned();
+                return Ok(Some(Noted { cid, seq: view::number(&answer, "/entries/0/seq") }));
+            }
             Err(problem) if problem.code() == Code::HeadMoved => {}
+            Err(problem) if matches!(problem.code(), Code::Unreachable | Code::Timeout) => {
+                return Err(without_holder(session, problem));
+            }
             Err(problem) => return Err(problem),
         }
     }
     Err(Problem::new(Code::HeadMoved, format!("the head moved {SIGN_TRIES} times while the note was signed")))
+}
+
+/// Only the holder puts the note in order. Who does not want to wait for it takes the session over first.
+fn without_holder(session: SessionId, problem: Problem) -> Problem {
+    problem.hint(format!(
+        "start it and run this again, or hand the session over without it: throughline move {session} --to self --source \
+         offline"
+    ))
 }
 
 /// Counts what a peer could ask for from then on, by reading it as a peer would: as the session's CAR.
@@ -120,4 +167,16 @@ fn count(api: &Api<'_>, session: SessionId) -> Answer<Leaving> {
         }
     }
     Ok(leaving)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_everybody_may_read_agrees_with_status() {
+        assert_eq!(reach(4, 0), "public through seq 4, and what the holder appends from now on");
+        let pending = reach(4, 1);
+        assert!(pending.starts_with("public through seq 4 (seq 3 +1 pending, "), "{pending}");
+    }
 }

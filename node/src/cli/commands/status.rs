@@ -132,11 +132,20 @@ pub(crate) fn holder(session: &Value, names: &Names) -> String {
 pub(crate) fn row(session: &Value, names: &Names) -> [String; 5] {
     [
         format::short(view::text(session, "/session")),
-        format!("seq {}", view::number(session, "/head/seq")),
+        reach(session),
         format!("holder {}", holder(session, names)),
         view::text(session, "/verdict").to_owned(),
         view::text(session, "/title").to_owned(),
     ]
+}
+
+/// The head, and how many entries stand on it that the holder has not signed upon yet: a copy's head counts both.
+fn reach(session: &Value) -> String {
+    let head = view::number(session, "/head/seq");
+    match view::number(session, "/pending") {
+        0 => format!("seq {head}"),
+        pending => format!("seq {head} +{pending} pending"),
+    }
 }
 
 fn details(ctx: &Context, page: &mut Page, session: &Value, names: &Names) {
@@ -211,6 +220,8 @@ mod tests {
         for word in ["  server-b", "seq 5", "epoch 0", "behind", "seen"] {
             assert!(lines[1].contains(word), "{text}");
         }
+        let pending = json!({"head": {"seq": 7}, "pending": 1});
+        assert_eq!((reach(&session), reach(&pending)), ("seq 7".to_owned(), "seq 7 +1 pending".to_owned()));
         assert!(!text.contains("4000 ms") && shown(Loudness::Verbose).contains("(4000 ms)"), "{text}");
     }
 }
