@@ -66,6 +66,24 @@ fn entry(c: &mut Criterion) {
     group.bench_function("verify_strict", |b| {
         b.iter(|| assert!(key.verify_strict(black_box(&message), &field.signature)));
     });
+    // What the same key costs without tables, with them, and what making them does.
+    let signer = built.entry.value().signer;
+    let mut with_tables = VerifyingKeys::with_tables();
+    group.bench_function("verify/tables", |b| {
+        b.iter(|| assert_eq!(with_tables.verify(&signer, black_box(&message), &field.signature), Ok(())));
+    });
+    group.bench_function("verify/first", |b| {
+        b.iter(|| {
+            let mut fresh = VerifyingKeys::default();
+            assert_eq!(fresh.verify(&signer, black_box(&message), &field.signature), Ok(()));
+        });
+    });
+    group.bench_function("verify/first with tables", |b| {
+        b.iter(|| {
+            let mut fresh = VerifyingKeys::with_tables();
+            assert_eq!(fresh.verify(&signer, black_box(&message), &field.signature), Ok(()));
+        });
+    });
     group.finish();
 }
 

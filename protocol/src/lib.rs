@@ -20,6 +20,7 @@ pub mod handoff;
 pub mod id;
 pub mod limits;
 pub mod payload;
+mod public_key;
 pub mod schema;
 pub mod seed;
 pub mod sign;
