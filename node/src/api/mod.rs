@@ -11,7 +11,6 @@ pub mod openapi;
 mod pace;
 mod replay;
 mod routes;
-mod schemas;
 pub mod token;
 
 use std::net::SocketAddr;

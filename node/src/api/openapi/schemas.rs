@@ -14,7 +14,7 @@ struct File {
 
 macro_rules! files {
     ($($path:literal),* $(,)?) => {
-        &[$(File { path: $path, text: include_str!(concat!("../../../docs/schemas/", $path)) }),*]
+        &[$(File { path: $path, text: include_str!(concat!("../../../../docs/schemas/", $path)) }),*]
     };
 }
 
