@@ -4,6 +4,7 @@
 //! nothing about sessions.
 
 pub mod client;
+mod described;
 pub mod error;
 pub mod gate;
 pub mod listen;
@@ -79,7 +80,7 @@ impl App {
 /// The router; without a gate it is for this process only.
 pub fn router(app: App, gate: Option<Arc<Gate>>) -> Router {
     let keep = middleware::from_fn_with_state(app.clone(), replay::keep);
-    let router = routes::all().layer(keep).with_state(app);
+    let router = routes::all().layer(keep).layer(middleware::from_fn(described::hold)).with_state(app);
     match gate {
         Some(gate) => router.layer(middleware::from_fn_with_state(gate, gate::check)),
         None => router.layer(middleware::from_fn(gate::check_own)),

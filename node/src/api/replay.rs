@@ -22,6 +22,7 @@ use throughline_store::{Idempotency, PutAnswer, Scope, Used};
 
 use super::App;
 use super::error::{Answer, Problem};
+use super::openapi::IDEMPOTENCY_KEY;
 use super::pace::{self, Paced};
 use super::routes::{BODY_BYTES_MAX, idempotency_key};
 use crate::core::now;
@@ -52,7 +53,7 @@ impl Turns {
 pub(super) async fn keep(State(app): State<App>, request: Request, next: Next) -> Response<Body> {
     let path = request.uri().path();
     let appends = path == "/v1/sessions" || path.ends_with("/entries");
-    if request.method() != Method::POST || appends || !request.headers().contains_key("idempotency-key") {
+    if request.method() != Method::POST || appends || !request.headers().contains_key(IDEMPOTENCY_KEY) {
         return next.run(request).await;
     }
     keyed(app, request, next).await.unwrap_or_else(Problem::into_response)

@@ -51,7 +51,8 @@ async fn the_same_request_has_the_same_answer_and_another_is_refused() {
     assert_eq!((status, again["replayed"].take()), (200, json!(true)));
     again.as_object_mut().unwrap().remove("replayed");
     assert_eq!(again, first, "the answer of then, although it would be another one now");
-    for (path, body) in [("/v1/peers", add(2)), ("/v1/peers?x=1", add(1)), ("/v1/fsck", "{}".to_owned())] {
+    for (path, body) in [("/v1/peers", add(2)), ("/v1/fsck", "{}".to_owned()), ("/v1/fsck?dryRun=1", add(1))]
+    {
         let (status, refused) = door.post(path, "k1", "application/json", body).await;
         assert_eq!((status, &refused["code"]), (422, &json!("E_IDEMPOTENCY")), "{path} {refused}");
     }
@@ -59,6 +60,14 @@ async fn the_same_request_has_the_same_answer_and_another_is_refused() {
     let plain = HttpRequest::post("/v1/peers").header("content-type", "application/json");
     let (_, plain) = door.send(plain.body(add(1).into()).unwrap()).await;
     assert_eq!((&plain["unchanged"], &plain["replayed"]), (&json!(true), &Value::Null), "{plain}");
+}
+
+#[test]
+fn how_long_an_answer_is_kept_is_described() {
+    let peers =
+        crate::api::openapi::ROUTES.iter().find(|route| (route.method, route.path) == ("post", "/v1/peers"));
+    let says = peers.unwrap().headers[0].says;
+    assert!(says.contains(&format!("for {} hours", KEPT_MS / 3_600_000)), "{says}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,6 +67,15 @@ impl State {
     pub const ALL: [State; 5] =
         [State::Active, State::Frozen, State::Retired, State::Sealed, State::Suspended];
 
+    /// Their words.
+    pub const WORDS: [&str; 5] = [
+        State::Active.word(),
+        State::Frozen.word(),
+        State::Retired.word(),
+        State::Sealed.word(),
+        State::Suspended.word(),
+    ];
+
     /// The state of a session that is held.
     #[must_use]
     pub fn of(row: &SessionRow) -> Self {
@@ -81,7 +90,7 @@ impl State {
 
     /// The word.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub const fn word(self) -> &'static str {
         match self {
             State::Active => "active",
             State::Frozen => "frozen",
@@ -97,7 +106,7 @@ impl FromStr for State {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let found = State::ALL.into_iter().find(|state| state.word() == word);
-        found.ok_or_else(|| format!("expected one of {}", State::ALL.map(State::word).join(", ")))
+        found.ok_or_else(|| format!("expected one of {}", State::WORDS.join(", ")))
     }
 }
 

@@ -40,7 +40,7 @@ pub enum Class {
 impl Class {
     /// The word of the format.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub const fn word(self) -> &'static str {
         match self {
             Class::Public => "public",
             Class::Internal => "internal",

@@ -281,7 +281,9 @@ async fn refusals_are_problems_whatever_went_wrong() {
     let cases = [
         (Call::get("/v1/nothing"), 404, "E_API_ROUTE"),
         (Call::get("/v1/sessions/short"), 400, "E_API_PATH"),
-        (Call::get("/v1/status?session=short"), 400, "E_API_PATH"),
+        (Call::get("/v1/status?session=short"), 400, "E_API_QUERY"),
+        (Call::get("/v1/events?session=short"), 400, "E_API_QUERY"),
+        (Call::get("/v1/sessions?cursor=short"), 400, "E_API_QUERY"),
         (Call::get("/v1/sessions?limit=many"), 400, "E_API_QUERY"),
         (Call::body(Method::POST, "/v1/sessions", "application/json", "{"), 400, "E_JSON"),
         (Call::body(Method::POST, "/v1/sessions", "application/json", "[]"), 400, "E_API_BODY"),

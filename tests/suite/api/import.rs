@@ -208,7 +208,7 @@ async fn what_is_no_transcript_is_refused() {
     }
     let refused =
         home.send("/v1/import?format=nothing", "application/jsonl", CLAUDE_CODE.to_vec()).await.unwrap_err();
-    assert_eq!(refused.code().name(), "E_INPUT_FORMAT");
+    assert_eq!(refused.code().name(), "E_API_QUERY");
     assert_eq!(held(&home), before);
     // Without the device grant the answer says what the owner has to anchor.
     let server = Home::bare().await;
@@ -425,9 +425,9 @@ async fn what_is_no_sub_agent_is_told_and_the_rest_comes_in() {
     assert_eq!(made["lost"][0]["code"], "E_INPUT_FORMAT");
     assert_eq!(made["lost"][0]["path"], "claude-code/subagents/agent-two.jsonl");
     for (list, code) in [
-        ("one", "E_API_PATH"),
-        ("../one:3", "E_API_PATH"),
-        ("one:x", "E_API_PATH"),
+        ("one", "E_API_QUERY"),
+        ("../one:3", "E_API_QUERY"),
+        ("one:x", "E_API_QUERY"),
         ("one:3,one:3", "E_API_BODY"),
         ("one:99999999", "E_API_BODY"),
     ] {

@@ -3,15 +3,17 @@
 //! The [table](ROUTES) is what a test holds the router to. What a body holds is said by [`schemas`], which other tests hold to what is
 //! taken and answered.
 
+mod parameters;
 mod schemas;
 mod table;
 
 use serde_json::{Map, Value, json};
 
+pub use parameters::{
+    EVENT_TYPES, FLAG, Header, IDEMPOTENCY_KEY, KEY_CHARS_MAX, LAST_EVENT_ID, Parameter, REPR_DIGEST, Takes,
+    WAIT_MS_MAX, X_FILENAME,
+};
 pub use table::{Media, ROUTES, Route};
-
-/// Idempotency keys are of so many characters at most.
-const KEY_CHARS_MAX: usize = 200;
 
 /// The description as a document.
 #[must_use]
@@ -32,7 +34,9 @@ pub fn document() -> Value {
             "title": "Throughline local API",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "For programs on this machine, over the unix socket or 127.0.0.1 with a bearer token. \
-                Refusals are application/problem+json with a stable `code`.",
+                Refusals are application/problem+json with a stable `code`. Over TCP `Host` has to be one of \
+                api.allowed_hosts, and what browsers send of where a request comes from, `Origin` and `Sec-Fetch-Site`, \
+                has to name this node. A query parameter that is not listed is refused; a header that is not is not read.",
             "license": {"name": "MIT OR Apache-2.0"},
         },
         "servers": [{"url": "http://127.0.0.1:7420"}],
@@ -53,15 +57,8 @@ fn operation(route: &Route) -> Value {
     let in_path = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameters: Vec<Value> = in_path
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-        .chain(route.query.iter().map(|name| json!({"name": name, "in": "query", "schema": in_query(name)})))
-        .chain(is_keyed(route).then(|| {
-            json!({
-                "name": "idempotency-key", "in": "header",
-                "description": "makes a repeat safe: the same request is answered as the first time, with `replayed`. A request that \
-                    appends JSON and is no dry run needs one",
-                "schema": {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX},
-            })
-        }))
+        .chain(route.query.iter().map(Parameter::described))
+        .chain(route.headers.iter().map(Header::described))
         .collect();
     let content = |media: &[Media]| -> Value {
         let of = |media: &Media| (media.kind.to_owned(), json!({"schema": schemas::reference(media.schema)}));
@@ -86,24 +83,10 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// Whether a request may be repeated under a key.
-fn is_keyed(route: &Route) -> bool {
-    route.method == "post"
-}
-
 /// Whether an empty body says less than the route needs.
 fn needs_body(route: &Route) -> bool {
     let optional = ["Nothing", "AbortRequest", "FsckRequest", "VerifyRequest", "SessionRequest"];
     !route.takes.iter().any(|media| optional.contains(&media.schema))
-}
-
-fn in_query(name: &str) -> Value {
-    match name {
-        "dryRun" | "reverse" | "any" => json!({"enum": ["0", "1", "true", "false"]}),
-        "limit" => json!({"type": "integer", "minimum": 1, "maximum": 500}),
-        "after" | "before" | "waitMs" => json!({"type": "integer", "minimum": 0}),
-        _ => json!({"type": "string"}),
-    }
 }
 
 fn problem_schema() -> Value {

@@ -3,6 +3,12 @@
 //! A test holds the router to it: a route that stands here is routed, and the other way round. It must never say of a route what
 //! follows from its bodies: that is for the schemas.
 
+use super::parameters::{
+    AFTER, AGENT, ANY, APPEND_KEY, BEFORE, CLASS, CURSOR, DELEGATE, DIGEST, DRY_RUN, EVENT_KINDS, FILENAME,
+    FORMAT, GRANT_STATE, HEAD, Header, KEPT_KEY, LIMIT, OWNER, PATH, PAYLOADS_CHECKED, PAYLOADS_OF_CAR,
+    Parameter, REFERENCE, RESUME_AFTER, REVERSE, SESSION, STATE, SUB_AGENTS, TOLD_HEAD, TYPES, WAIT_MS,
+};
+
 /// One route.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
@@ -12,8 +18,10 @@ pub struct Route {
     pub path: &'static str,
     /// What it does.
     pub summary: &'static str,
-    /// Query parameters.
-    pub query: &'static [&'static str],
+    /// Query parameters; any other is refused.
+    pub query: &'static [Parameter],
+    /// Headers that are read, beside those of bodies; any other is not seen.
+    pub headers: &'static [Header],
     /// What bodies it takes.
     pub takes: &'static [Media],
     /// What its answer may be.
@@ -45,17 +53,20 @@ const CAR: &str = "application/vnd.ipld.car";
 const DAG_CBOR: &str = "application/vnd.ipld.dag-cbor";
 const OCTETS: &str = "application/octet-stream";
 const EVENTS: &str = "text/event-stream";
+/// The headers of a POST that appends nothing.
+const KEPT: &[Header] = &[KEPT_KEY];
+
 const DONE: &[u16] = &[200];
 /// 201 when something was made, 200 when it was there already or was only tried.
 const MADE: &[u16] = &[200, 201];
 
 const fn get(
     path: &'static str,
-    query: &'static [&'static str],
+    query: &'static [Parameter],
     gives: &'static [Media],
     summary: &'static str,
 ) -> Route {
-    Route { method: "get", path, summary, query, takes: &[], gives, statuses: DONE }
+    Route { method: "get", path, summary, query, headers: &[], takes: &[], gives, statuses: DONE }
 }
 
 const fn post(
@@ -64,7 +75,7 @@ const fn post(
     gives: &'static [Media],
     summary: &'static str,
 ) -> Route {
-    Route { method: "post", path, summary, query: &[], takes, gives, statuses: DONE }
+    Route { method: "post", path, summary, query: &[], headers: KEPT, takes, gives, statuses: DONE }
 }
 
 /// A write that can be tried: `?dryRun=1` checks everything and stores nothing. Other writes refuse the parameter.
@@ -74,7 +85,17 @@ const fn write(
     gives: &'static [Media],
     summary: &'static str,
 ) -> Route {
-    Route { method: "post", path, summary, query: &["dryRun"], takes, gives, statuses: MADE }
+    Route { method: "post", path, summary, query: &[DRY_RUN], headers: KEPT, takes, gives, statuses: MADE }
+}
+
+/// A write that appends: as [`write`], and its key is kept with its entries.
+const fn append(
+    path: &'static str,
+    takes: &'static [Media],
+    gives: &'static [Media],
+    summary: &'static str,
+) -> Route {
+    Route { headers: &[APPEND_KEY], ..write(path, takes, gives, summary) }
 }
 
 /// Every route of the API.
@@ -82,20 +103,20 @@ pub const ROUTES: &[Route] = &[
     get("/v1/health", &[], &[as_json("Health")], "Whether the node answers; needs no token"),
     get("/v1/openapi.json", &[], &[as_json("Document")], "This description"),
     get("/v1/node", &[], &[as_json("NodeInfo")], "Keys, addresses and ticket of this node"),
-    get("/v1/status", &["session"], &[as_json("answer.status")], "Who holds what and who has which head"),
+    get("/v1/status", &[SESSION], &[as_json("answer.status")], "Who holds what and who has which head"),
     get(
         "/v1/resolve",
-        &["s", "any"],
+        &[REFERENCE, ANY],
         &[as_json("Resolved")],
         "A session reference to a session id; with any=1 a short id to whatever CID it begins",
     ),
     get(
         "/v1/sessions",
-        &["agent", "owner", "state", "limit", "cursor"],
+        &[AGENT, OWNER, STATE, LIMIT, CURSOR],
         &[as_json("answer.sessions")],
         "The sessions held here",
     ),
-    write(
+    append(
         "/v1/sessions",
         &[as_json("SessionRequest")],
         &[as_json("SessionMade")],
@@ -111,7 +132,7 @@ pub const ROUTES: &[Route] = &[
     ),
     get(
         "/v1/sessions/{session}/entries",
-        &["after", "before", "limit", "types", "reverse", "payloads"],
+        &[AFTER, BEFORE, LIMIT, TYPES, REVERSE, PAYLOADS_OF_CAR],
         &[as_json("answer.entries"), media(CAR, "Bytes")],
         "A page of entries; as CAR the whole session",
     ),
@@ -121,7 +142,7 @@ pub const ROUTES: &[Route] = &[
         &[as_json("answer.entry"), media(DAG_CBOR, "Bytes")],
         "One entry by CID, seq or `head`; as DAG-CBOR its exact bytes",
     ),
-    write(
+    append(
         "/v1/sessions/{session}/entries",
         &[as_json("AppendRequest"), media(CBOR, "AppendFrame")],
         &[as_json("answer.append")],
@@ -129,7 +150,7 @@ pub const ROUTES: &[Route] = &[
     ),
     get(
         "/v1/sessions/{session}/verify",
-        &["payloads", "toldHead"],
+        &[PAYLOADS_CHECKED, TOLD_HEAD],
         &[as_json("answer.verify")],
         "The five checks over what is held",
     ),
@@ -143,7 +164,8 @@ pub const ROUTES: &[Route] = &[
         method: "post",
         path: "/v1/verify",
         summary: "The five checks over a CAR; nothing is stored",
-        query: &["head", "payloads"],
+        query: &[HEAD, PAYLOADS_CHECKED],
+        headers: KEPT,
         takes: &[media(CAR, "Bytes")],
         gives: &[as_json("answer.verify")],
         statuses: DONE,
@@ -170,15 +192,16 @@ pub const ROUTES: &[Route] = &[
         method: "post",
         path: "/v1/evidence",
         summary: "Check a file of evidence and keep it; what it shows is judged with all that is held",
-        query: &["dryRun"],
+        query: &[DRY_RUN],
+        headers: KEPT,
         takes: &[media(CAR, "Bytes")],
         gives: &[as_json("answer.evidence")],
         statuses: DONE,
     },
-    get("/v1/control", &["owner"], &[as_json("Control")], "Capabilities, tombstones and Refs of an owner"),
+    get("/v1/control", &[OWNER], &[as_json("Control")], "Capabilities, tombstones and Refs of an owner"),
     get(
         "/v1/capabilities",
-        &["delegate", "session", "state"],
+        &[DELEGATE, SESSION, GRANT_STATE],
         &[as_json("answer.grants")],
         "Grants and what became of them",
     ),
@@ -213,6 +236,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/pins/{session}",
         summary: "Keep a session here and serve it",
         query: &[],
+        headers: &[],
         takes: &[],
         gives: &[as_json("Pin")],
         statuses: DONE,
@@ -222,6 +246,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/pins/{session}",
         summary: "Let a session go",
         query: &[],
+        headers: &[],
         takes: &[],
         gives: &[as_json("Pin")],
         statuses: DONE,
@@ -231,6 +256,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/fetch",
         summary: "Fetch a session, verify it and, unless told otherwise, adopt it; as SSE with its progress",
         query: &[],
+        headers: KEPT,
         takes: &[as_json("FetchRequest")],
         gives: &[as_json("answer.fetch"), media(EVENTS, "EventStream")],
         statuses: DONE,
@@ -239,7 +265,8 @@ pub const ROUTES: &[Route] = &[
         method: "post",
         path: "/v1/import",
         summary: "Import a transcript",
-        query: &["format", "path", "agent", "class", "subAgents", "dryRun"],
+        query: &[FORMAT, PATH, AGENT, CLASS, SUB_AGENTS, DRY_RUN],
+        headers: KEPT,
         takes: &[media("application/jsonl", "Bytes"), media(OCTETS, "Bytes")],
         gives: &[as_json("answer.import")],
         statuses: DONE,
@@ -248,7 +275,8 @@ pub const ROUTES: &[Route] = &[
         method: "post",
         path: "/v1/car",
         summary: "Verify a session CAR and adopt it",
-        query: &["dryRun"],
+        query: &[DRY_RUN],
+        headers: KEPT,
         takes: &[media(CAR, "Bytes")],
         gives: &[as_json("CarTaken")],
         statuses: DONE,
@@ -256,9 +284,10 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "post",
         path: "/v1/blobs",
-        summary: "Store a file; streamed, above 1 MiB as UnixFS",
+        summary: "Store a file of any type; streamed, above 1 MiB as UnixFS",
         query: &[],
-        takes: &[media(OCTETS, "Bytes")],
+        headers: &[KEPT_KEY, FILENAME, DIGEST],
+        takes: &[media("*/*", "Bytes")],
         gives: &[as_json("Blob")],
         statuses: MADE,
     },
@@ -269,6 +298,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/peers",
         summary: "Add a peer by its ticket",
         query: &[],
+        headers: KEPT,
         takes: &[as_json("PeerRequest")],
         gives: &[as_json("Peer")],
         statuses: MADE,
@@ -278,6 +308,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/peers/{alias}",
         summary: "Forget a peer",
         query: &[],
+        headers: &[],
         takes: &[],
         gives: &[as_json("Peer")],
         statuses: DONE,
@@ -288,13 +319,14 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/sessions/{session}/moves",
         summary: "Begin a move",
         query: &[],
+        headers: KEPT,
         takes: &[as_json("MoveRequest")],
         gives: &[as_json("answer.move")],
         statuses: MADE,
     },
     get(
         "/v1/sessions/{session}/moves/{move}",
-        &["waitMs"],
+        &[WAIT_MS],
         &[as_json("answer.move")],
         "A move; waits for its next state if asked",
     ),
@@ -322,17 +354,22 @@ pub const ROUTES: &[Route] = &[
         &[as_json("answer.move")],
         "Roll back, while there is a way back",
     ),
-    get(
-        "/v1/events",
-        &["session", "types"],
-        &[media(EVENTS, "EventStream")],
-        "Events after their commit, as SSE; Last-Event-ID resumes",
-    ),
+    Route {
+        method: "get",
+        path: "/v1/events",
+        summary: "Events after their commit, as SSE",
+        query: &[SESSION, EVENT_KINDS],
+        headers: &[RESUME_AFTER],
+        takes: &[],
+        gives: &[media(EVENTS, "EventStream")],
+        statuses: DONE,
+    },
     Route {
         method: "post",
         path: "/v1/fsck",
         summary: "Hash and verify again all that is stored; with repair, fetch and make again what is damaged; as SSE with its progress",
-        query: &["dryRun"],
+        query: &[DRY_RUN],
+        headers: KEPT,
         takes: &[as_json("FsckRequest")],
         gives: &[as_json("answer.fsck"), media(EVENTS, "EventStream")],
         statuses: DONE,

@@ -84,3 +84,15 @@ fn a_discriminator_names_each_alternative_by_its_word() {
         }
     }
 }
+
+#[test]
+fn each_type_of_entry_can_be_asked_for() {
+    let document = document();
+    let stated = document["components"]["schemas"]["Entry"]["discriminator"]["mapping"].as_object().unwrap();
+    // A genesis and a handoff are made by the node and by the owner: nobody states them.
+    let all: BTreeSet<&str> =
+        stated.keys().map(String::as_str).chain(["SessionGenesis", "SessionHandoff"]).collect();
+    let listed: BTreeSet<&str> = parameters::ENTRY_TYPES.iter().copied().collect();
+    let short = all.iter().filter_map(|name| name.strip_prefix("Session"));
+    assert_eq!(listed, all.iter().copied().chain(short).collect::<BTreeSet<&str>>());
+}

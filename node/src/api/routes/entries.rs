@@ -22,8 +22,6 @@ use crate::api::App;
 use crate::api::error::{Answer, Problem};
 use crate::core::{AppendRequest, Appended, Node, SignedAppend, need_session, shape};
 
-/// Entries of one page at most.
-const PAGE_MAX: u64 = 500;
 /// What an entry's exact bytes are asked for as.
 const DAG_CBOR: &str = "application/vnd.ipld.dag-cbor";
 /// What a session is exported as.
@@ -49,7 +47,7 @@ async fn page(
     let window = Window {
         after: input::maybe(&query, "after")?,
         before: input::maybe(&query, "before")?,
-        limit: input::maybe(&query, "limit")?.unwrap_or(100).clamp(1, PAGE_MAX),
+        limit: input::maybe(&query, "limit")?.unwrap_or(100),
         types: query.get("types").map(|types| types.split(',').map(str::to_owned).collect()),
         newest_first: input::flag(&query, "reverse"),
     };

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use super::input;
 use crate::api::App;
 use crate::api::error::Answer;
+use crate::api::openapi::{EVENT_TYPES, LAST_EVENT_ID};
 
 /// Events read from the log at a time.
 const PAGE: usize = 64;
@@ -98,11 +99,11 @@ struct Following {
 }
 
 async fn events(State(app): State<App>, query: input::Query, headers: HeaderMap) -> Answer<Response<Body>> {
-    let session = query.get("session").map(|text| input::session(text)).transpose()?;
+    let session = input::maybe(&query, "session")?;
     let types = query.get("types").map(|types| types.split(',').map(str::to_owned).collect());
     let commits = app.node().commits();
     let stopping = app.node().stopping();
-    let place = match headers.get("last-event-id") {
+    let place = match headers.get(LAST_EVENT_ID) {
         Some(id) => id.to_str().ok().and_then(Place::parse),
         None => Some(Place::after(app.act(|node| Ok(node.reader()?.newest_event()?)).await?)),
     };
@@ -196,6 +197,7 @@ fn page(reader: &Reader, place: Option<Place>, filter: &Filter) -> Answer<Page> 
             } else {
                 Place { event: event.id - 1, messages: done + at + 1 }
             };
+            debug_assert!(EVENT_TYPES.contains(&name), "{name} is described nowhere");
             if filter.wants(name) {
                 page.texts.push(format!("id: {}\nevent: {name}\ndata: {data}\n\n", page.place));
             }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
+use crate::api::openapi::{REPR_DIGEST, X_FILENAME};
 use crate::api::pace::Paced;
 use crate::core::{AgentName, ImportRequest, LEASE_MS, Node, Outgoing, check_sub_agents};
 use throughline_protocol::entry::Class;
@@ -54,17 +55,12 @@ async fn streamed<T: Send + 'static>(
     done
 }
 
-async fn upload(
-    State(app): State<App>,
-    query: input::Query,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer<(StatusCode, Json<Value>)> {
-    input::no_dry_run(&query)?;
+async fn upload(State(app): State<App>, headers: HeaderMap, body: Body) -> Answer<(StatusCode, Json<Value>)> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let media_type = text("content-type").unwrap_or_else(|| "application/octet-stream".to_owned());
-    let name = text("x-filename");
-    let digest = text("repr-digest").map(|digest| expected_digest(&digest)).transpose()?;
+    let media_type =
+        text(header::CONTENT_TYPE.as_str()).unwrap_or_else(|| "application/octet-stream".to_owned());
+    let name = text(X_FILENAME);
+    let digest = text(REPR_DIGEST).map(|digest| expected_digest(&digest)).transpose()?;
     let stored = streamed(&app, body, move |node, next| {
         let mut incoming = node.begin_file();
         while let Some(piece) = next()? {
@@ -151,18 +147,14 @@ async fn sent(
 }
 
 async fn import(State(app): State<App>, query: input::Query, body: Body) -> Answer<Json<Value>> {
-    match query.get("format").map(String::as_str) {
-        None | Some("claude-code" | "auto") => {}
-        Some(_) => return Err(Problem::new(Code::InputFormat, "expected format claude-code")),
-    }
     let class = match query.get("class").map(String::as_str) {
         None => match app.node().config().sessions.default_class {
             crate::config::DefaultClass::Internal => Class::Internal,
             crate::config::DefaultClass::Confidential => Class::Confidential,
         },
-        Some("internal") => Class::Internal,
         Some("confidential") => Class::Confidential,
-        Some(_) => return Err(Problem::new(Code::ApiBody, "expected class internal or confidential")),
+        // The other word that is taken.
+        Some(_) => Class::Internal,
     };
     let parts = query.get("subAgents").map_or(Ok(Vec::new()), |text| sub_agents(text))?;
     let mut request = ImportRequest {
@@ -189,7 +181,7 @@ async fn import(State(app): State<App>, query: input::Query, body: Body) -> Answ
 
 /// The sub-agents whose files stand before the transcript in the body: `name:length,name:length`.
 fn sub_agents(text: &str) -> Answer<Vec<(AgentName, u64)>> {
-    let expected = || Problem::new(Code::ApiPath, "expected `name:bytes,…` in `subAgents`");
+    let expected = || Problem::new(Code::ApiQuery, "expected `name:bytes,…` in `subAgents`");
     let part = |part: &str| {
         let (name, length) = part.split_once(':')?;
         Some((AgentName::parse(name)?, length.parse().ok()?))

@@ -87,7 +87,7 @@ async fn resolve(State(app): State<App>, query: input::Query) -> Answer<Json<Val
 }
 
 async fn status(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
-    let only: Option<SessionId> = query.get("session").map(|text| input::session(text)).transpose()?;
+    let only: Option<SessionId> = input::maybe(&query, "session")?;
     let peers = match app.node().network() {
         Some(network) => network.peers().await,
         None => Vec::new(),
@@ -237,8 +237,7 @@ async fn repair(app: &App, from: &[String], found: Fsck, tally: &Arc<Tally>) -> 
     Ok(json!({"asked": asked, "blobs": mended, "notFound": asked - mended, "from": peers, "rows": rows}))
 }
 
-async fn stop(State(app): State<App>, query: input::Query) -> Answer<Json<Value>> {
-    input::no_dry_run(&query)?;
+async fn stop(State(app): State<App>) -> Answer<Json<Value>> {
     app.node().stop();
     Ok(Json(json!({"v": 1, "kind": "stop", "state": "stopping"})))
 }

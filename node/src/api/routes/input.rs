@@ -16,6 +16,7 @@ use throughline_protocol::id::{Cid, SessionId};
 
 use super::BODY_BYTES_MAX;
 use crate::api::error::{Answer, Problem};
+use crate::api::openapi::{IDEMPOTENCY_KEY, KEY_CHARS_MAX};
 use crate::api::pace;
 use crate::core::PROGRAM_KEYS;
 
@@ -61,14 +62,6 @@ impl<S: Send + Sync> FromRequest<S> for Whole {
     }
 }
 
-/// Refuses a dry run where there is none: it must never do what it was asked only to try.
-pub(super) fn no_dry_run(query: &Query) -> Answer<()> {
-    if flag(query, "dryRun") {
-        return Err(Problem::new(Code::ApiQuery, "expected no `dryRun`: this route has no dry run"));
-    }
-    Ok(())
-}
-
 /// A session id in a path: the full CID.
 pub(super) fn session(text: &str) -> Answer<SessionId> {
     text.parse().map_err(|_| Problem::new(Code::ApiPath, "expected a full session CID in the path"))
@@ -79,14 +72,13 @@ pub(super) fn cid(text: &str) -> Answer<Cid> {
     text.parse().map_err(|_| Problem::new(Code::ApiPath, "expected a full CID in the path"))
 }
 
-/// A query parameter that must parse, if it is there.
+/// A query parameter that must parse, if it is there. Its words and bounds were held to the description before.
 pub(super) fn maybe<T: FromStr<Err: Display>>(
     query: &BTreeMap<String, String>,
     name: &str,
 ) -> Answer<Option<T>> {
     query
         .get(name)
-        .filter(|text| !text.is_empty())
         .map(|text| {
             text.parse().map_err(|error: T::Err| {
                 let what = format!("query parameter `{name}`: got {:?}: {error}", shown(text));
@@ -159,15 +151,17 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-fn shown(text: &str) -> String {
+/// Text that came, as far as a refusal shows it.
+pub(in crate::api) fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(60).collect()
 }
 
 /// The idempotency key and the hash of the request that it stands for.
 pub(super) fn idempotency(headers: &HeaderMap, body: &[u8]) -> Answer<Option<(String, [u8; 32])>> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let key = value.to_str().ok().filter(|key| (1..=200).contains(&key.len()));
-    let key =
-        key.ok_or_else(|| Problem::new(Code::ApiBody, "expected an idempotency-key of 1 to 200 characters"))?;
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| (1..=KEY_CHARS_MAX).contains(&key.len()));
+    let key = key.ok_or_else(|| {
+        Problem::new(Code::ApiBody, format!("expected an idempotency-key of 1 to {KEY_CHARS_MAX} characters"))
+    })?;
     Ok(Some((format!("{PROGRAM_KEYS}{key}"), sha256(body))))
 }

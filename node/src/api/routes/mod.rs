@@ -20,6 +20,7 @@ use throughline_protocol::code::Code;
 
 use super::App;
 use super::error::Problem;
+pub(super) use input::shown;
 
 /// Largest body of a route that does not stream, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 4 << 20;

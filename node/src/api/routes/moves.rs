@@ -18,9 +18,6 @@ use crate::api::App;
 use crate::api::error::{Answer, Problem};
 use crate::moves::{Begin, Depth, Leave};
 
-/// Longest time that a request may wait for the next state.
-const WAIT_MAX: Duration = Duration::from_secs(60);
-
 pub(super) fn routes() -> Router<App> {
     let one = "/v1/sessions/{session}/moves/{move}";
     Router::new()
@@ -66,7 +63,7 @@ async fn show(State(app): State<App>, Path(path): Path<OnePath>, query: input::Q
     let desk = app.node().moves()?;
     let told = match input::maybe::<u64>(&query, "waitMs")? {
         None => desk.get(session, id)?,
-        Some(wait_ms) => desk.wait(session, id, Duration::from_millis(wait_ms).min(WAIT_MAX)).await?,
+        Some(wait_ms) => desk.wait(session, id, Duration::from_millis(wait_ms)).await?,
     };
     Ok(Json(told))
 }

@@ -46,12 +46,7 @@ fn known_json(peer: &KnownPeer) -> Value {
     })
 }
 
-async fn add(
-    State(app): State<App>,
-    query: input::Query,
-    input::Whole(body): input::Whole,
-) -> Answer<(StatusCode, Json<Value>)> {
-    input::no_dry_run(&query)?;
+async fn add(State(app): State<App>, input::Whole(body): input::Whole) -> Answer<(StatusCode, Json<Value>)> {
     let value = input::json(&body)?;
     let alias: String = input::need(&value, "alias")?;
     let ticket: String = input::need(&value, "ticket")?;
@@ -66,12 +61,7 @@ async fn add(
     Ok((status, Json(answer)))
 }
 
-async fn remove(
-    State(app): State<App>,
-    Path(alias): Path<String>,
-    query: input::Query,
-) -> Answer<Json<Value>> {
-    input::no_dry_run(&query)?;
+async fn remove(State(app): State<App>, Path(alias): Path<String>) -> Answer<Json<Value>> {
     let peer = app.act(move |node| peers::remove(node, &alias)).await?;
     if let Some(network) = app.node().network() {
         network.peers_changed();
@@ -81,11 +71,9 @@ async fn remove(
 
 async fn fetch(
     State(app): State<App>,
-    query: input::Query,
     headers: HeaderMap,
     input::Whole(body): input::Whole,
 ) -> Answer<Response<Body>> {
-    input::no_dry_run(&query)?;
     let request = fetch_request(&input::json(&body)?)?;
     let network = app.node().network().cloned().ok_or_else(|| {
         Problem::new(Code::Unreachable, "this process runs without a network").hint("throughline serve")

@@ -25,19 +25,22 @@ pub(in crate::api) fn node(home: &std::path::Path) -> Node {
     Node::open(dirs, config, "test").unwrap()
 }
 
+/// A path with something in each of its braces that is held nowhere.
+pub(in crate::api) fn filled(path: &str) -> String {
+    path.replace("{session}", "bafyreicbynj3udcjhjrmyvtz45sm4gaao6x5zev3nrpr6sadtx7ab53bty")
+        .replace("{cid}", "bafyreicbynj3udcjhjrmyvtz45sm4gaao6x5zev3nrpr6sadtx7ab53bty")
+        .replace("{entry}", "0")
+        .replace("{move}", "00000000000000000000000000000000")
+        .replace("{alias}", "nobody")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_described_route_is_routed() {
     let home = tempfile::tempdir().unwrap();
     let node = node(home.path());
     let router = router(App::new(node.clone()), None);
     for route in ROUTES.iter().filter(|route| !matches!(route.path, "/v1/stop" | "/v1/events")) {
-        let path = route
-            .path
-            .replace("{session}", "bafyreicbynj3udcjhjrmyvtz45sm4gaao6x5zev3nrpr6sadtx7ab53bty")
-            .replace("{cid}", "bafyreicbynj3udcjhjrmyvtz45sm4gaao6x5zev3nrpr6sadtx7ab53bty")
-            .replace("{entry}", "0")
-            .replace("{move}", "00000000000000000000000000000000")
-            .replace("{alias}", "nobody");
+        let path = filled(route.path);
         let request = Request::builder()
             .method(route.method.to_uppercase().as_str())
             .uri(&path)
@@ -172,7 +175,9 @@ async fn a_query_that_cannot_be_read_is_told_with_what_was_expected() {
             "state=nosuch",
             "query parameter `state`: got \"nosuch\": expected one of active, frozen, retired, sealed, suspended",
         ),
-        ("limit=many", "query parameter `limit`: got \"many\": invalid digit found in string"),
+        ("limit=many", "query parameter `limit`: got \"many\": expected a whole number from 1 to 500"),
+        ("owner=", "query parameter `owner`: got \"\": E_KEY_CODEC: expected a principal such as z6Mk…"),
+        ("stat=active", "expected query parameters among agent, owner, state, limit, cursor, got \"stat\""),
     ] {
         let request = Request::get(format!("/v1/sessions?{query}")).body(Body::empty()).unwrap();
         let response = router.clone().oneshot(request).await.unwrap();

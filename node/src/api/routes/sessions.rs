@@ -7,7 +7,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Class;
-use throughline_protocol::id::{AgentIri, EntryCid, Principal};
+use throughline_protocol::id::{AgentIri, EntryCid, Principal, SessionId};
 use throughline_protocol::view::EntryDraft;
 use throughline_store::{Pin, PinDepth, SessionRow, SetPin};
 
@@ -32,8 +32,7 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
     let owner: Option<Principal> = input::maybe(&query, "owner")?;
     let limit: usize = input::maybe(&query, "limit")?.unwrap_or(100);
     let state: Option<shape::State> = input::maybe(&query, "state")?;
-    let mut after = query.get("cursor").map(|cursor| input::session(cursor)).transpose()?;
-    let limit = limit.clamp(1, 500);
+    let mut after: Option<SessionId> = input::maybe(&query, "cursor")?;
     app.act(move |node| {
         let reader = node.reader()?;
         let aliases = shape::aliases(&reader)?;
@@ -136,10 +135,7 @@ async fn one(State(app): State<App>, Path(session): Path<String>) -> Answer<Json
 }
 
 /// Entries that are kept beside the chain as evidence.
-fn aside(
-    reader: &throughline_store::Reader,
-    session: throughline_protocol::id::SessionId,
-) -> Answer<Vec<Value>> {
+fn aside(reader: &throughline_store::Reader, session: SessionId) -> Answer<Vec<Value>> {
     let side = reader.side_entries(session, None, 200)?;
     Ok(side
         .iter()
@@ -192,7 +188,7 @@ pub(super) fn payload_use(word: Option<&str>) -> Answer<PayloadUse> {
 
 async fn verify(
     app: &App,
-    session: throughline_protocol::id::SessionId,
+    session: SessionId,
     payloads: PayloadUse,
     told: Option<EntryCid>,
 ) -> Answer<Json<Value>> {
@@ -220,7 +216,7 @@ async fn pins(State(app): State<App>) -> Answer<Json<Value>> {
     .map(Json)
 }
 
-fn pin_json(session: throughline_protocol::id::SessionId, pin: Option<&Pin>) -> Value {
+fn pin_json(session: SessionId, pin: Option<&Pin>) -> Value {
     json!({
         "v": 1, "kind": "pin", "session": session.to_string(), "pinned": pin.is_some(),
         "since": pin.map(|pin| shape::rfc3339(pin.since)), "depth": pin.map(|pin| pin.depth.word()),
@@ -232,21 +228,11 @@ async fn pin_get(State(app): State<App>, Path(session): Path<String>) -> Answer<
     app.act(move |node| Ok(pin_json(session, node.reader()?.pin(session)?.as_ref()))).await.map(Json)
 }
 
-async fn pin_put(
-    State(app): State<App>,
-    Path(session): Path<String>,
-    query: input::Query,
-) -> Answer<Json<Value>> {
-    input::no_dry_run(&query)?;
+async fn pin_put(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
     set_pin(&app, &session, Some(PinDepth::Files)).await
 }
 
-async fn pin_delete(
-    State(app): State<App>,
-    Path(session): Path<String>,
-    query: input::Query,
-) -> Answer<Json<Value>> {
-    input::no_dry_run(&query)?;
+async fn pin_delete(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
     set_pin(&app, &session, None).await
 }
 
