@@ -9,9 +9,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
-use throughline_protocol::id::{AgentIri, Principal, SessionId};
+use throughline_protocol::id::{AgentIri, SessionId};
 
 use super::grant;
+use super::handoff_report::report;
 use crate::api::client::Call;
 use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
@@ -25,7 +26,6 @@ use crate::cli::resolve::{self, Peer};
 use crate::cli::silence::Silence;
 use crate::cli::{format, refusal, view};
 use crate::keys::PassphraseSource;
-use crate::outcome::{self, Exit};
 
 /// How long one question to the node waits for a change.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -369,172 +369,9 @@ fn lacking(answer: &Value) -> String {
     }
 }
 
-/// Both servers, each with its name and enough of its key.
-fn ends(answer: &Value, names: &Names) -> String {
-    let end = |pointer| names.who(view::text(answer, pointer));
-    format!("{} -> {}", end("/from/peer"), end("/to/peer"))
-}
-
-/// A server within a sentence: its name alone, or the key of one that has none.
-fn called(answer: &Value, pointer: &str, names: &Names) -> String {
-    let peer = view::text(answer, pointer);
-    if peer.parse::<Principal>().is_ok() { names.who(peer) } else { peer.to_owned() }
-}
-
-/// A move that was taken back: how the server that was to be left stands, and what went wrong.
-fn taken_back(page: &mut Page, answer: &Value, state: &str, names: &Names) {
-    let from = called(answer, "/from/peer", names);
-    page.mark(Mark::Note, format!("{state}: {}", after_taking_back(answer, &from)));
-    if matches!(view::text(answer, "/from/state"), "unheard" | "frozen") {
-        let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
-        page.plain(format!("hand over without it: throughline move {session} --to {to} --source offline"));
-    }
-    let (code, detail) = (view::text(answer, "/error/code"), view::text(answer, "/error/detail"));
-    if !code.is_empty() {
-        page.mark(Mark::Failed, format!("{code}: {detail}"));
-    }
-}
-
-/// A move that was only tried: what it would do, or what it lacks and the command that helps.
-fn unbegun(page: &mut Page, answer: &Value, names: &Names) {
-    if view::text(answer, "/state") == "needs-grant" {
-        page.mark(Mark::Warning, view::text(answer, "/error/detail"));
-        page.plain(format!("fix: {}", view::text(answer, "/error/hint")));
-        return;
-    }
-    let session = format::short(view::text(answer, "/session"));
-    let (epoch, seq) = (view::number(answer, "/to/epoch"), view::number(answer, "/base/seq"));
-    let ends = ends(answer, names);
-    page.plain(format!("{session}  {ends}  would open epoch {epoch} after seq {seq}; nothing was done"));
-}
-
-/// How the server that was to be left stands after a move was taken back.
-fn after_taking_back(answer: &Value, from: &str) -> String {
-    match view::text(answer, "/from/state") {
-        "unheard" => format!(
-            "{from} did not hear of it. If it stands still for this move it appends nothing until the session is handed over"
-        ),
-        "frozen" => format!(
-            "{from} stands still for another move, and appends nothing until the session is handed over"
-        ),
-        "retired" => format!("the session was handed over meanwhile, and {from} knows that"),
-        _ => format!("{from} goes on as if nothing had happened"),
-    }
-}
-
-/// What the state of a move means for a script.
-fn exit(answer: &Value) -> Exit {
-    match view::text(answer, "/state") {
-        "done" | "planned" | "running" | "needs-confirmation" | "needs-handoff" => Exit::Done,
-        "waiting" => Exit::Unreachable,
-        "aborted" => Exit::Done,
-        _ => {
-            let code = view::text(answer, "/error/code").parse::<Code>();
-            code.map_or(Exit::Conflict, |code| outcome::of(code).0)
-        }
-    }
-}
-
-fn report(answer: Value, names: &Names) -> Outcome {
-    let mut page = Page::default();
-    let (from, to) = (called(&answer, "/from/peer", names), called(&answer, "/to/peer", names));
-    let session = format::short(view::text(&answer, "/session"));
-    let epoch = view::number(&answer, "/to/epoch");
-    let sent = format!(
-        "{}, {}, {}, {} already there",
-        format::count(view::number(&answer, "/sent/entries"), "entry", "entries"),
-        format::count(view::number(&answer, "/sent/blobs"), "blob", "blobs"),
-        format::bytes(view::number(&answer, "/sent/bytes")),
-        view::number(&answer, "/sent/alreadyThere"),
-    );
-    match view::text(&answer, "/state") {
-        "done" => {
-            page.mark(Mark::Done, format!("moved  {}  epoch {epoch}  {sent}", ends(&answer, names)));
-            for cut in view::items(&answer, "/cut") {
-                let (seq, cid) = (view::number(cut, "/seq"), format::short(view::text(cut, "/cid")));
-                page.mark(Mark::Warning, format!("cut    seq {seq} ({cid}): kept as evidence"));
-            }
-            let next = if from == "self" {
-                format!("It is read here as before: throughline log {session}")
-            } else {
-                // A peer is named in full: a short principal names nobody.
-                let named = view::text(&answer, "/from/peer");
-                format!("{from} may still write other sessions: throughline revoke {named}")
-            };
-            page.plain(format!("{to} holds {session}.  {next}"));
-        }
-        "waiting" if view::text(&answer, "/phase") == "rollback" => {
-            page.mark(
-                Mark::Note,
-                format!(
-                    "waiting: {from} does not answer, and may stand still for this move until it hears that it is off. \
-                     Nothing is signed; {from} is still the holder."
-                ),
-            );
-            page.plain(format!(
-                "ask again: throughline move --resume {session}   give {from} up: throughline move --abort {session} \
-                 --source offline"
-            ));
-        }
-        "waiting" if view::at(&answer, "/handoff").is_null() => {
-            let why = view::text(&answer, "/error/detail");
-            page.mark(
-                Mark::Note,
-                format!("waiting: {why}. Nothing is signed yet; {from} is still the holder."),
-            );
-            page.plain(format!(
-                "go on: throughline move --resume {session}   roll back: throughline move --abort {session}"
-            ));
-        }
-        "waiting" => {
-            page.mark(
-                Mark::Note,
-                format!(
-                    "sent, no reply from {to}. {from} stays frozen: waiting costs time, never correctness."
-                ),
-            );
-            page.plain(format!(
-                "it is asked which epoch it holds, and the move ends: throughline move --resume {session}"
-            ));
-        }
-        state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state, names),
-        "planned" | "needs-grant" => unbegun(&mut page, &answer, names),
-        state => page.plain(format!("{session}  {}  {state}  {sent}", ends(&answer, names))),
-    }
-    page.plain(format!("session {}", view::text(&answer, "/session")));
-    let exit = exit(&answer);
-    Outcome::done(answer, page).exit(exit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::page::Styles;
-
-    #[test]
-    fn a_lost_reply_is_no_failure_and_no_success() {
-        for (answer, expected) in [
-            (json!({"state": "done"}), Exit::Done),
-            (json!({"state": "waiting"}), Exit::Unreachable),
-            (json!({"state": "rolled-back", "error": {"code": "E_TIMEOUT"}}), Exit::Unreachable),
-            (json!({"state": "rolled-back", "error": {"code": "E_REFUSED"}}), Exit::Refused),
-            (json!({"state": "rolled-back"}), Exit::Conflict),
-            (json!({"state": "elsewhere"}), Exit::Conflict),
-        ] {
-            assert_eq!(exit(&answer), expected, "{answer}");
-        }
-    }
-
-    #[test]
-    fn a_move_off_this_node_does_not_advise_to_revoke_it() {
-        let mut answer =
-            json!({"state": "done", "session": "S", "from": {"peer": "self"}, "to": {"peer": "server-b"}});
-        let shown = report(answer.clone(), &Names::default()).page.render(Styles::plain());
-        assert!(shown.contains("throughline log S") && !shown.contains("revoke"), "{shown}");
-        answer["from"]["peer"] = "server-a".into();
-        let shown = report(answer, &Names::default()).page.render(Styles::plain());
-        assert!(shown.contains("throughline revoke server-a"), "{shown}");
-    }
 
     #[test]
     fn only_the_question_about_a_silent_server_is_one_to_leave_it() {
@@ -545,45 +382,6 @@ mod tests {
         assert!(!asks_to_leave(&answer));
         answer = json!({"state": "running", "phase": "freeze"});
         assert!(!asks_to_leave(&answer));
-    }
-
-    #[test]
-    fn a_dry_run_ends_with_what_would_be_or_what_helps() {
-        let mut answer = json!({
-            "state": "planned", "session": "S", "from": {"peer": "a"}, "to": {"peer": "b", "epoch": 1}, "base": {"seq": 7},
-        });
-        let text = |answer: &Value| report(answer.clone(), &Names::default()).page.render(Styles::plain());
-        let shown = text(&answer);
-        assert!(
-            shown.contains("a -> b  would open epoch 1 after seq 7") && !shown.contains("0 B"),
-            "{shown}"
-        );
-        answer["state"] = "needs-grant".into();
-        answer["error"] =
-            json!({"code": "E_CAP_MISSING", "detail": "b may not", "hint": "throughline grant b"});
-        let shown = text(&answer);
-        assert!(shown.contains("b may not") && shown.contains("fix: throughline grant b"), "{shown}");
-    }
-
-    #[test]
-    fn a_move_that_waits_for_a_dead_server_says_how_it_ends() {
-        let mut answer =
-            json!({"state": "waiting", "phase": "rollback", "session": "S", "from": {"peer": "server-a"}});
-        let text = |answer: &Value| report(answer.clone(), &Names::default()).page.render(Styles::plain());
-        let shown = text(&answer);
-        assert!(shown.contains("throughline move --abort S --source offline"), "{shown}");
-        answer["state"] = "aborted".into();
-        answer["from"]["state"] = "unheard".into();
-        answer["to"]["peer"] = "server-b".into();
-        let shown = text(&answer);
-        assert!(shown.contains("throughline move S --to server-b --source offline"), "{shown}");
-        assert!(!shown.contains("as if nothing had happened"), "{shown}");
-        answer["from"]["state"] = "active".into();
-        assert!(text(&answer).contains("as if nothing had happened"));
-        // Somebody else moved it meanwhile: then nothing goes on there.
-        answer["from"]["state"] = "retired".into();
-        let shown = text(&answer);
-        assert!(shown.contains("handed over meanwhile, and server-a knows that"), "{shown}");
     }
 
     #[test]

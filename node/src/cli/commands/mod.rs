@@ -1,4 +1,4 @@
-//! The commands, one file each; [`run`] is the only place that knows all of them.
+//! The commands, one file each (and one for what a move ends with); [`run`] is the only place that knows all of them.
 
 pub(super) mod about;
 pub(super) mod anchor;
@@ -15,6 +15,7 @@ pub(super) mod fork;
 pub(super) mod fsck;
 pub(super) mod grant;
 pub(super) mod handoff;
+mod handoff_report;
 pub(super) mod id;
 pub(super) mod import;
 pub(super) mod init;
