@@ -14,7 +14,6 @@ use axum::http::{Method, Response, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse as _;
 use futures::stream;
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use throughline_protocol::code::Code;
 use throughline_protocol::id::UnixMillis;
@@ -25,7 +24,7 @@ use super::error::{Answer, Problem};
 use super::openapi::IDEMPOTENCY_KEY;
 use super::pace::{self, Paced};
 use super::routes::{BODY_BYTES_MAX, idempotency_key};
-use crate::core::now;
+use crate::core::{self, Appended, now};
 
 /// How long an answer is kept.
 const KEPT_MS: u64 = 24 * 60 * 60 * 1000;
@@ -76,7 +75,7 @@ async fn keyed(app: App, request: Request, next: Next) -> Answer<Response<Body>>
         let body = whole(body).await?;
         let hash = hash.chain_update(&body).finalize().into();
         if let Some(kept) = kept(&app, &key, hash).await? {
-            return kept.answer();
+            return kept.answer(&key);
         }
         let response = next.run(Request::from_parts(parts, body.into())).await;
         return put(&app, key, hash, response).await;
@@ -84,7 +83,7 @@ async fn keyed(app: App, request: Request, next: Next) -> Answer<Response<Body>>
     if kept(&app, &key, [0; 32]).await?.is_some() {
         // The key was used, so the body is only read to be compared.
         let hash = read(hash, body).await?;
-        return kept(&app, &key, hash).await?.unwrap_or(Kept::Other).answer();
+        return kept(&app, &key, hash).await?.unwrap_or(Kept::Other).answer(&key);
     }
     let (body, whole) = hashed(hash, body);
     let response = next.run(Request::from_parts(parts, body)).await;
@@ -152,16 +151,9 @@ enum Kept {
 }
 
 impl Kept {
-    fn answer(self) -> Answer<Response<Body>> {
-        let Kept::Same(bytes) = self else {
-            let what =
-                "the idempotency-key stands for another request: a key names one route, query and body";
-            return Err(Problem::new(Code::Idempotency, what));
-        };
-        let mut answer: Value = serde_json::from_slice(&bytes).map_err(|_| {
-            Problem::new(Code::StoreCorrupt, "the kept answer of an idempotency key is not readable")
-        })?;
-        answer["replayed"] = true.into();
+    fn answer(self, key: &str) -> Answer<Response<Body>> {
+        let Kept::Same(bytes) = self else { return Err(core::used_otherwise(key)) };
+        let Appended { answer, .. } = core::kept(&bytes)?;
         Ok(([(header::CONTENT_TYPE, "application/json")], answer.to_string()).into_response())
     }
 }

@@ -1,11 +1,12 @@
 use axum::http::Request as HttpRequest;
 use http_body_util::BodyExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
+use crate::api::openapi::ROUTES;
 use crate::api::router;
-use crate::api::routes::tests::node;
+use crate::api::routes::tests::{filled, node};
 
 struct Door {
     router: axum::Router,
@@ -62,10 +63,25 @@ async fn the_same_request_has_the_same_answer_and_another_is_refused() {
     assert_eq!((&plain["unchanged"], &plain["replayed"]), (&json!(true), &Value::Null), "{plain}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn every_post_tells_a_used_key_as_it_was_given() {
+    let door = Door::new();
+    let add = json!({"alias": "server-b", "ticket": ticket(1)}).to_string();
+    assert_eq!(door.post("/v1/peers", "k1", "application/json", add).await.0, 201);
+    // The keys of entries are their session's.
+    let posts = ROUTES.iter().filter(|route| route.method == "post" && !route.path.ends_with("/entries"));
+    for route in posts {
+        let (status, refused) = door.post(&filled(route.path), "k1", "application/json", "{}").await;
+        assert_eq!((status, &refused["code"]), (422, &json!("E_IDEMPOTENCY")), "{}: {refused}", route.path);
+        assert_eq!(refused["detail"], "key `k1` stands for another request", "{}", route.path);
+        let hint = "send the first request again as it was, or this one under a key of its own";
+        assert_eq!(refused["hint"], hint, "{}", route.path);
+    }
+}
+
 #[test]
 fn how_long_an_answer_is_kept_is_described() {
-    let peers =
-        crate::api::openapi::ROUTES.iter().find(|route| (route.method, route.path) == ("post", "/v1/peers"));
+    let peers = ROUTES.iter().find(|route| (route.method, route.path) == ("post", "/v1/peers"));
     let says = peers.unwrap().headers[0].says;
     assert!(says.contains(&format!("for {} hours", KEPT_MS / 3_600_000)), "{says}");
 }

@@ -11,10 +11,13 @@ use throughline_protocol::id::{EntryCid, SessionId};
 use throughline_protocol::limits;
 use throughline_protocol::verify::{Ancestry, ChainState, VerifiedSegment, Verifier};
 use throughline_protocol::view::EntryDraft;
-use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, SessionRow, Used};
+use throughline_store::{
+    AdoptError, AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, SessionRow, Used,
+};
 
 use super::base::{Standing, head_moved};
 use super::controls::grant_of;
+use super::create::RequestKey;
 use super::seal_up::{check_payloads, links_of, sign_on};
 use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
@@ -29,7 +32,7 @@ pub struct AppendRequest {
     /// The entries, in order; all or nothing.
     pub entries: Vec<EntryDraft>,
     /// The request's key and the sha-256 of its body.
-    pub key: Option<(String, [u8; 32])>,
+    pub key: Option<RequestKey>,
     /// Check everything and store nothing.
     pub dry_run: bool,
 }
@@ -133,7 +136,8 @@ impl Node {
         };
         let told = options.summary.is_some();
         self.warm().keep_after(&segment);
-        let appended = match self.store().adopt(segment, options)? {
+        let key = request.key.as_ref();
+        let appended = match self.store().adopt(segment, options).map_err(|error| refused(error, key))? {
             Adopted::Now { .. } => Appended { answer, replayed: false },
             Adopted::Replayed { result } => kept(&result)?,
         };
@@ -177,8 +181,11 @@ fn replay(reader: &Reader, request: &AppendRequest) -> Answer<Option<Appended>> 
     }
 }
 
-/// A kept answer, marked as a repeat.
-pub(super) fn kept(result: &[u8]) -> Answer<Appended> {
+/// A kept answer, marked as a repeat: by this in every answer of the API.
+///
+/// # Errors
+/// `E_STORE_CORRUPT`.
+pub(crate) fn kept(result: &[u8]) -> Answer<Appended> {
     let mut answer: Value = serde_json::from_slice(result).map_err(|_| {
         Problem::new(Code::StoreCorrupt, "the kept answer of an idempotency key is not readable")
     })?;
@@ -186,12 +193,20 @@ pub(super) fn kept(result: &[u8]) -> Answer<Appended> {
     Ok(Appended { answer, replayed: true })
 }
 
-/// The refusal of a key that came with another request before, by the name that the caller gave it.
-pub(super) fn used_otherwise(key: &str) -> Problem {
+/// The refusal of a key that came with another request before, by the name that the caller gave it. Every such refusal is this one.
+pub(crate) fn used_otherwise(key: &str) -> Problem {
     let given = key.strip_prefix(PROGRAM_KEYS).unwrap_or(key);
     let shown: String = given.chars().filter(|c| !c.is_control()).take(64).collect();
     Problem::new(Code::Idempotency, format!("key `{shown}` stands for another request"))
         .hint("send the first request again as it was, or this one under a key of its own")
+}
+
+/// The refusal of a commit: another request came under the key since it was looked for, or what the store says.
+pub(super) fn refused(error: AdoptError, key: Option<&RequestKey>) -> Problem {
+    match (error, key) {
+        (AdoptError::Idempotency, Some((key, _))) => used_otherwise(key),
+        (error, _) => error.into(),
+    }
 }
 
 /// The answer object of an append that is made now, or that would be.

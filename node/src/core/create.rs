@@ -15,7 +15,7 @@ use throughline_protocol::verify::{NoIndex, Verifier};
 use throughline_protocol::view::EntryDraft;
 use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Reader, Scope, Used};
 
-use super::append::{AppendRequest, Appended, Use, answer_of, kept, used_otherwise};
+use super::append::{AppendRequest, Appended, Use, answer_of, kept, refused, used_otherwise};
 use super::controls::{controls_of, grant_of};
 use super::seal_up::{links_of, sign_on};
 use super::{Node, now, random, summary};
@@ -107,6 +107,12 @@ impl Node {
     /// # Errors
     /// `E_CAP_MISSING` or `E_REVOKED` without a grant, `E_CLASS_DOWNGRADE` for class public, or what the schema refuses.
     pub fn create(&self, request: &CreateRequest) -> Answer<Created> {
+        let mut created = self.made(request)?;
+        created.answer["replayed"] = created.replayed.into();
+        Ok(created)
+    }
+
+    fn made(&self, request: &CreateRequest) -> Answer<Created> {
         let reader = self.reader()?;
         if let Some(created) = self.made_before(&reader, request)? {
             return Ok(created);
@@ -239,10 +245,11 @@ impl Node {
             pin: self.own_pin(),
             ..AdoptOptions::at(now())
         };
-        let appended = match self.store().adopt(segment, options)? {
-            Adopted::Now { .. } => Appended { answer, replayed: false },
-            Adopted::Replayed { result } => kept(&result)?,
-        };
+        let appended =
+            match self.store().adopt(segment, options).map_err(|error| refused(error, first.key))? {
+                Adopted::Now { .. } => Appended { answer, replayed: false },
+                Adopted::Replayed { result } => kept(&result)?,
+            };
         self.after_commit(session);
         Ok(appended)
     }

@@ -53,6 +53,7 @@ use crate::dirs::Dirs;
 use crate::keys::{FRESH_MARK, NodeKeys, OwnerKeyFile, Seed};
 
 pub use append::{AppendRequest, Appended, PROGRAM_KEYS};
+pub(crate) use append::{kept, used_otherwise};
 pub use append_signed::SignedAppend;
 pub use authority::{ControlKind, ControlsTaken, Keeping};
 pub(crate) use base::{Standing, need_session, standing};

@@ -135,10 +135,11 @@ async fn a_draft_lives_until_its_first_entry() {
     let home = Home::new().await;
     let stats = home.node.reader().unwrap().stats().unwrap();
     let (status, draft) = home.post_as("/v1/sessions", "d1", &json!({"title": "Draft"})).await;
-    assert_eq!((status, &draft["state"]), (201, &json!("draft")));
+    assert_eq!((status, &draft["state"], &draft["replayed"]), (201, &json!("draft"), &json!(false)));
     let session = of(&draft, "session");
     let (status, again) = home.post_as("/v1/sessions", "d1", &json!({"title": "Draft"})).await;
     assert_eq!((status, of(&again, "session")), (200, session.clone()));
+    assert_eq!(again["replayed"], true);
     let (status, other) = home.post_as("/v1/sessions", "d1", &json!({"title": "Another"})).await;
     assert_eq!((status, code(&other)), (422, "E_IDEMPOTENCY"));
     assert_eq!(home.get(&format!("/v1/sessions/{session}")).await.unwrap()["state"], "draft");
