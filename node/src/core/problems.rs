@@ -76,7 +76,7 @@ impl<'a> Lookout<'a> {
         }
     }
 
-    /// What is wrong with a session, as objects of `code`, `message` and `fix`.
+    /// What is wrong with a session, as objects of `code`, `message`, `by` (whose act helps) and `fix`.
     pub fn of(&mut self, row: &SessionRow) -> Vec<Value> {
         let mut found: Vec<Value> = by_verdict(row).into_iter().chain(behind(row)).collect();
         if let Some(Driven { course: Course::Halted(why), .. }) = self.open.get(&row.session) {
@@ -122,11 +122,13 @@ impl<'a> Lookout<'a> {
             Force::Revoked => Some(problem(
                 Code::Revoked.name(),
                 "the grant of the holder was revoked: nobody can append until the owner moves the session",
+                By::Owner,
                 format!("throughline move {} --to PEER", row.session.short()),
             )),
             Force::Never => Some(problem(
                 Code::CapMissing.name(),
                 "the holder has no grant for this session: nobody can append",
+                By::Owner,
                 format!("throughline grant {holder} --agent {}", row.agent),
             )),
             Force::Live => self.of_guard(row, holder)?,
@@ -160,18 +162,21 @@ impl<'a> Lookout<'a> {
         }
         let guard = self.reader.check_guard(row, row.tip.epoch, row.tip)?;
         Ok(guard.err().map(|why| {
-            let fix = match why {
+            let (by, fix) = match why {
                 // Before that no handoff is known to be later than the damage.
-                GuardError::Damaged => "throughline fsck --repair".to_owned(),
+                GuardError::Damaged => (By::Operator, "throughline fsck --repair".to_owned()),
                 GuardError::NoRow
                 | GuardError::NotDescendant { .. }
                 | GuardError::EpochBehind { .. }
                 | GuardError::Unknown { .. }
-                | GuardError::NotOurs => format!("throughline move {} --to self", row.session.short()),
+                | GuardError::NotOurs => {
+                    (By::Owner, format!("throughline move {} --to self", row.session.short()))
+                }
             };
             problem(
                 Code::SignGuard.name(),
                 &format!("this node may not sign here until a handoff: {why}"),
+                by,
                 fix,
             )
         }))
@@ -198,29 +203,53 @@ fn writers_of(reader: &Reader, owner: Principal) -> Answer<Writers> {
     Ok(writers)
 }
 
-fn problem(code: &str, message: &str, fix: String) -> Value {
-    json!({"code": code, "message": message, "fix": fix})
+/// Who can do something about a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The owner of the session: what helps is signed with the owner key.
+    Owner,
+    /// Whoever runs this node.
+    Operator,
+}
+
+impl By {
+    fn word(self) -> &'static str {
+        match self {
+            By::Owner => "owner",
+            By::Operator => "operator",
+        }
+    }
+}
+
+fn problem(code: &str, message: &str, by: By, fix: String) -> Value {
+    json!({"code": code, "message": message, "by": by.word(), "fix": fix})
 }
 
 fn unreadable(why: &Problem) -> Value {
-    problem(why.code().name(), why.detail(), "throughline fsck --repair".to_owned())
+    problem(why.code().name(), why.detail(), By::Operator, "throughline fsck --repair".to_owned())
 }
 
 /// What selection said.
 fn by_verdict(row: &SessionRow) -> Option<Value> {
-    let (code, message, command) = match row.summary.verdict.as_str() {
-        "forked" => ("EV_EQUIVOCATION", "the holder signed two histories", "fork"),
-        "frozen" => ("EV_OWNER_EQUIVOCATION", "the owner opened one epoch twice", "fork"),
-        "revoked-tail" => {
-            ("E_REVOKED", "entries of a revoked key lie after the last anchor; they do not count", "verify")
-        }
-        "fenced-tail" => {
-            ("E_FENCED", "a server went on after it was handed over; its entries do not count", "verify")
-        }
-        "incomplete" => ("E_INCOMPLETE", "blobs that are needed to judge are missing", "fetch"),
+    let (code, message, by, command) = match row.summary.verdict.as_str() {
+        "forked" => ("EV_EQUIVOCATION", "the holder signed two histories", By::Owner, "fork"),
+        "frozen" => ("EV_OWNER_EQUIVOCATION", "the owner opened one epoch twice", By::Owner, "fork"),
+        "revoked-tail" => (
+            "E_REVOKED",
+            "entries of a revoked key lie after the last anchor; they do not count",
+            By::Operator,
+            "verify",
+        ),
+        "fenced-tail" => (
+            "E_FENCED",
+            "a server went on after it was handed over; its entries do not count",
+            By::Operator,
+            "verify",
+        ),
+        "incomplete" => ("E_INCOMPLETE", "blobs that are needed to judge are missing", By::Operator, "fetch"),
         _ => return None,
     };
-    Some(problem(code, message, format!("throughline {command} {}", row.session.short())))
+    Some(problem(code, message, by, format!("throughline {command} {}", row.session.short())))
 }
 
 fn behind(row: &SessionRow) -> Option<Value> {
@@ -228,6 +257,7 @@ fn behind(row: &SessionRow) -> Option<Value> {
         problem(
             "E_FENCED",
             "a later epoch exists and is not held here",
+            By::Operator,
             format!("throughline fetch {}", row.session.short()),
         )
     })
@@ -238,11 +268,12 @@ fn frozen(row: &SessionRow, epoch: u64) -> Value {
     problem(
         Code::Frozen.name(),
         &format!("this node stopped at the end of epoch {epoch} for a handoff that has not come yet"),
+        By::Owner,
         format!("throughline move --resume {}, on the node that began the move", row.session.short()),
     )
 }
 
-/// A move that this node drives waits, or is being taken back.
+/// A move that this node drives waits, or is being taken back. It goes on where the handoff can be signed.
 fn halted(row: &SessionRow, halted: &Halted) -> Value {
     let session = row.session.short();
     let resume = format!("throughline move --resume {session}");
@@ -251,16 +282,23 @@ fn halted(row: &SessionRow, halted: &Halted) -> Value {
         Halt::RollingBack(code) => problem(
             code.name(),
             &format!("a move is being taken back, and {from} has not heard it: it may stand still"),
+            By::Owner,
             format!("{resume}, or without it: throughline move --abort {session} --source offline"),
         ),
         Halt::NeedsHandoff => problem(
             Code::MoveState.name(),
             &format!("a move to {to} waits for the owner to sign the handoff"),
+            By::Owner,
             resume,
         ),
-        Halt::NeedsConfirmation => {
-            problem(Code::MoveState.name(), &format!("a move to {to} asks whether it is to go on"), resume)
+        Halt::NeedsConfirmation => problem(
+            Code::MoveState.name(),
+            &format!("a move to {to} asks whether it is to go on"),
+            By::Owner,
+            resume,
+        ),
+        Halt::Waiting(code) => {
+            problem(code.name(), &format!("a move to {to} waits for an answer"), By::Owner, resume)
         }
-        Halt::Waiting(code) => problem(code.name(), &format!("a move to {to} waits for an answer"), resume),
     }
 }

@@ -29,6 +29,11 @@ fn told_after(node: &Node, session: SessionId, time: Duration) -> Vec<(String, S
     let now = row.changed.get() + u64::try_from(time.as_millis()).unwrap();
     let problems = Lookout::at(node, &reader, UnixMillis::new(now).unwrap()).of(&row);
     let text = |problem: &Value, key: &str| problem[key].as_str().unwrap().to_owned();
+    for problem in &problems {
+        // Only the owner grants and hands over.
+        let is_signed = ["grant ", "move "].iter().any(|act| text(problem, "fix").contains(act));
+        assert_eq!(problem["by"], if is_signed { "owner" } else { "operator" }, "{problem}");
+    }
     problems.iter().map(|problem| (text(problem, "code"), text(problem, "fix"))).collect()
 }
 

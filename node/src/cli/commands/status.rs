@@ -44,10 +44,7 @@ pub(crate) fn run(ctx: &Context, args: &StatusArgs) -> Answer<Outcome> {
     let names = Names::of(ctx, &api).beside(&status);
     // What only the owner can sign is of no use here without saying where.
     let mut page = page(ctx, args, &status, &names);
-    let is_for_owner = |problem: &Value| is_owners(view::text(problem, "/fix"));
-    let shown =
-        view::items(&status, "/sessions").iter().flat_map(|session| view::items(session, "/problems"));
-    if shown.clone().any(is_for_owner)
+    if view::items(&status, "/sessions").iter().any(waits_for_owner)
         && let Some(elsewhere) = owner::elsewhere(ctx, &api, &names)
     {
         page.mark(
@@ -58,12 +55,9 @@ pub(crate) fn run(ctx: &Context, args: &StatusArgs) -> Answer<Outcome> {
     Ok(Outcome::done(status, page))
 }
 
-/// Whether a command signs as the owner.
-fn is_owners(command: &str) -> bool {
-    let signs = ["grant ", "move ", "fork ", "anchor ", "revoke ", "publish "];
-    command.strip_prefix("throughline ").is_some_and(|rest| {
-        signs.iter().any(|word| rest.starts_with(word)) && !rest.starts_with("move --abort")
-    })
+/// Whether something is wrong with a session that only its owner can help with.
+fn waits_for_owner(session: &Value) -> bool {
+    view::items(session, "/problems").iter().any(|problem| view::text(problem, "/by") == "owner")
 }
 
 fn has_problem(session: &Value) -> bool {
@@ -201,6 +195,14 @@ mod tests {
 
     use super::*;
     use crate::cli::page::Styles;
+
+    #[test]
+    fn who_has_to_act_is_said_and_not_read_from_the_command() {
+        let session = |by: &str, fix: &str| json!({"problems": [{"code": "E_X", "by": by, "fix": fix}]});
+        assert!(waits_for_owner(&session("owner", "throughline some-act S")));
+        assert!(!waits_for_owner(&session("operator", "throughline move S --to self")));
+        assert!(!waits_for_owner(&json!({"problems": []})));
+    }
 
     #[test]
     fn who_has_which_head_stands_below_the_session() {
