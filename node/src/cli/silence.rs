@@ -6,7 +6,7 @@ use throughline_protocol::code::Code;
 
 use super::link::Api;
 use super::{format, view};
-use crate::api::error::Problem;
+use crate::api::error::{Answer, Problem};
 
 /// What a person has to know before a silent server is left behind.
 #[derive(Debug)]
@@ -89,8 +89,19 @@ impl Silence {
         )
     }
 
+    /// Asks whether the server is left. Without a Yes nothing more is asked of the node.
+    ///
+    /// # Errors
+    /// The [`Silence::problem`] after a No, and where no answer is had.
+    pub(crate) fn is_left(&self, ask: impl FnOnce(&str) -> Answer<bool>) -> Answer<()> {
+        match ask(&self.question()) {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(self.problem()),
+        }
+    }
+
     /// What somebody at the terminal is asked.
-    pub(crate) fn question(&self) -> String {
+    fn question(&self) -> String {
         let seq = view::number(&self.held, "/seq");
         format!("{}; {}. Hand over from seq {seq}?", self.tried(), self.loss())
     }
@@ -151,6 +162,26 @@ mod tests {
         assert!(hint.contains("throughline move S --to server-b --source offline --yes"), "{hint}");
         assert_eq!(problem.fact("held").map(|held| held["seq"].clone()), Some(57.into()));
         assert!(problem.fact("lost").is_none());
+    }
+
+    #[test]
+    fn only_a_yes_leaves_the_server_and_a_no_ends_with_how_the_move_goes_on() {
+        let silence = Silence::from(&answer(), &session(57), Some(0));
+        let asked = |said: Answer<bool>| {
+            silence.is_left(|question| {
+                assert!(question.ends_with("Hand over from seq 57?"), "{question}");
+                said
+            })
+        };
+        asked(Ok(true)).unwrap();
+        for said in [Ok(false), Err(Code::Prompt.into())] {
+            let problem = asked(said).unwrap_err();
+            assert_eq!((problem.code(), problem.fact("move")), (Code::Unreachable, Some(&"M".into())));
+            let hint = problem.fact("hint").and_then(Value::as_str).unwrap_or_default();
+            for act in ["--source offline --yes", "move --resume S", "move --abort S"] {
+                assert!(hint.contains(act), "{hint}");
+            }
+        }
     }
 
     #[test]

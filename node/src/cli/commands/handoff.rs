@@ -301,16 +301,15 @@ impl Drive<'_> {
     }
 
     /// A server that does not answer is left without its last words only by somebody who says so: to a person here, to a script
-    /// with `--source offline --yes`. Where nobody says so the move stays as it is, and goes on if the server comes back.
+    /// with `--source offline --yes`. Where nobody says so, or somebody says No, the move stays as it is, and goes on if the server
+    /// comes back: to take it back would be to ask the very server that does not answer, and to wait for it.
     fn leave_silent(&self, answer: &Value) -> Answer<Value> {
         let silence = Silence::of(self.api, answer);
         if self.ctx.is_unattended() && self.args.source != "offline" {
             return Err(silence.problem());
         }
-        match self.ctx.confirm(&silence.question()) {
-            Ok(goes_on) => self.decided(answer, goes_on),
-            Err(_) => Err(silence.problem()),
-        }
+        silence.is_left(|question| self.ctx.confirm(question))?;
+        self.decided(answer, true)
     }
 
     fn decided(&self, answer: &Value, goes_on: bool) -> Answer<Value> {
