@@ -55,15 +55,24 @@ fn event(frame: &str) -> Option<Value> {
     Some(value)
 }
 
-/// One event as a line: when, what, and its facts in the order of the object.
+/// One event as a line: when, what, and its facts in the order of the object. A key that has a name here (`signer` and
+/// `signerAlias`) stands behind it, as everywhere.
 #[must_use]
 pub(crate) fn line(event: &Value, now_ms: u64) -> String {
     let kind = event.get("kind").and_then(Value::as_str).unwrap_or("event");
     let at = event.get("atMs").and_then(Value::as_u64).unwrap_or(now_ms);
     let mut line = format!("{} {kind:<7}", format::time_of_day(at));
     let facts = event.as_object().into_iter().flatten();
-    for (key, value) in facts.filter(|(key, _)| !["v", "kind", "id", "atMs"].contains(&key.as_str())) {
-        if let Some(shown) = fact(value) {
+    let is_name = |key: &str| key.strip_suffix("Alias").is_some_and(|named| event.get(named).is_some());
+    let is_fact = |key: &str| !["v", "kind", "id", "atMs"].contains(&key) && !is_name(key);
+    for (key, value) in facts.filter(|(key, _)| is_fact(key)) {
+        let name = event.get(format!("{key}Alias")).and_then(Value::as_str);
+        let shown = match (name, fact(value)) {
+            (Some("self"), Some(_)) => Some("self".to_owned()),
+            (Some(name), Some(key)) => Some(format!("{name} ({key})")),
+            (_, fact) => fact,
+        };
+        if let Some(shown) = shown {
             line.push_str(&format!(" {key} {shown}"));
         }
     }
@@ -112,5 +121,15 @@ mod tests {
     fn an_event_is_one_line() {
         let event = json!({"v": 1, "kind": "adopt", "id": "1", "atMs": 50_532_000, "head": {"seq": 57}, "from": "server-a"});
         assert_eq!(line(&event, 0), "14:02:12 adopt   from server-a head seq 57");
+    }
+    #[test]
+    fn a_key_stands_behind_its_name() {
+        let key = throughline_protocol::id::Principal::from_key([7; 32]);
+        let mut event = json!({"kind": "entry", "atMs": 0, "seq": 3, "signer": key.to_string(), "signerAlias": "server-b"});
+        assert_eq!(line(&event, 0), format!("00:00:00 entry   seq 3 signer server-b ({})", key.short()));
+        event["signerAlias"] = "self".into();
+        assert_eq!(line(&event, 0), "00:00:00 entry   seq 3 signer self");
+        event["signerAlias"] = Value::Null;
+        assert_eq!(line(&event, 0), format!("00:00:00 entry   seq 3 signer {}", key.short()));
     }
 }

@@ -10,7 +10,7 @@ use throughline_protocol::id::{AgentIri, Principal, SessionId};
 use super::Desk;
 use super::desk::{Begin, Depth, Leave, expect_none_open};
 use super::drive_acts::fresh_id;
-use super::report::{self, Names};
+use super::report::{self, Names, Servers};
 use crate::api::error::{Answer, Problem};
 use crate::core::{Granted, shape, standing};
 use crate::sync::peers;
@@ -49,10 +49,11 @@ impl Desk {
         let holder = state.holder();
         let names =
             Names { from: holder.map(|holder| self.name(holder)).transpose()?, to: self.name(target)? };
+        let servers = Servers { from: holder, to: target };
         let tip = Point { cid: row.tip.cid, seq: row.tip.seq };
         let told = |word| {
             let base = json!({"cid": tip.cid.to_string(), "seq": tip.seq.get()});
-            report::unbegun(begin.session, word, &names, row.tip.epoch.get(), base)
+            report::unbegun(begin.session, word, (servers, &names), row.tip.epoch.get(), base)
         };
         if let Some(problem) = self.grant_lacking(begin.session, target, &names.to, state.agent())? {
             let mut value = told("needs-grant");

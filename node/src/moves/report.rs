@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::handoff::driver::{Confirmation, Origin, Outcome, Phase};
-use throughline_protocol::handoff::{Driver, Point, Presence, Readiness};
-use throughline_protocol::id::{Seq, SessionId};
+use throughline_protocol::handoff::{Driver, Point, Presence, Readiness, Receipt};
+use throughline_protocol::id::{Principal, Seq, SessionId};
 
 use super::facts::Sent;
 use crate::api::error::Problem;
@@ -144,6 +144,41 @@ impl Names {
     }
 }
 
+/// The keys of the two servers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Servers {
+    /// None: nobody holds the session.
+    pub(super) from: Option<Principal>,
+    pub(super) to: Principal,
+}
+
+/// One server as programs read it: `peer` is what people call it, `principal` its key, and `alias` its name if it has one.
+fn end(principal: Option<Principal>, called: Option<&str>, epoch: u64, state: &str) -> Value {
+    let (alias, own) = alias(called);
+    json!({
+        "peer": called, "principal": principal.map(|key| key.to_string()), "alias": alias, "self": own,
+        "epoch": epoch, "state": state,
+    })
+}
+
+/// The name that a peer was given, if what it is called is one; and whether it is this node.
+fn alias(called: Option<&str>) -> (Option<&str>, bool) {
+    let alias = called.filter(|called| *called != "self" && called.parse::<Principal>().is_err());
+    (alias, called == Some("self"))
+}
+
+/// Who signed the receipt, by the name that it has as one of the two servers.
+fn receipt(receipt: &Receipt, driver: &Driver, names: &Names) -> Value {
+    let (signer, plan) = (receipt.signer(), driver.plan());
+    let called = if signer == plan.target {
+        Some(names.to.as_str())
+    } else {
+        names.from.as_deref().filter(|_| plan.origin.server() == Some(signer))
+    };
+    let (alias, own) = alias(called);
+    json!({"cid": receipt.cid().to_string(), "signer": signer.to_string(), "alias": alias, "self": own})
+}
+
 /// The `move` object.
 pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
     let plan = driver.plan();
@@ -153,17 +188,15 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
         "session": plan.session.to_string(),
         "state": progress.state.word(),
         "phase": driver.phase().word(),
-        "from": {"peer": names.from, "epoch": plan.epoch.get(), "state": source_word(driver)},
-        "to": {"peer": names.to, "epoch": plan.epoch.next().get(), "state": target_word(driver)},
+        "from": end(plan.origin.server(), names.from.as_deref(), plan.epoch.get(), source_word(driver)),
+        "to": end(Some(plan.target), Some(&names.to), plan.epoch.next().get(), target_word(driver)),
         "handoff": driver.opening().map(|opening| {
             json!({"cid": opening.point().cid.to_string(), "seq": opening.point().seq.get()})
         }),
         "base": driver.base().map(|base| json!({"cid": base.cid.to_string(), "seq": base.seq.get()})),
         "sent": progress.or_earlier(progress.sent.map(sent), "sent"),
         "through": progress.or_earlier(progress.through.map(|through| through.get().into()), "through"),
-        "receipt": driver.receipt().map(|receipt| {
-            json!({"cid": receipt.cid().to_string(), "signer": receipt.signer().to_string()})
-        }),
+        "receipt": driver.receipt().map(|signed| receipt(signed, driver, names)),
         "cut": driver.cut().iter()
             .map(|cut| json!({"cid": cut.cid.to_string(), "seq": cut.seq.get()}))
             .collect::<Vec<_>>(),
@@ -277,11 +310,17 @@ pub(super) fn silence(phase: Phase, held: Option<Point>, code: Code) -> State {
 }
 
 /// What a move would be that is not begun: planned, or in need of a grant.
-pub(super) fn unbegun(session: SessionId, state: &str, names: &Names, epoch: u64, base: Value) -> Value {
+pub(super) fn unbegun(
+    session: SessionId,
+    state: &str,
+    (servers, names): (Servers, &Names),
+    epoch: u64,
+    base: Value,
+) -> Value {
     json!({
         "v": 1, "kind": "move", "move": null, "session": session.to_string(), "state": state,
-        "from": {"peer": names.from, "epoch": epoch, "state": "active"},
-        "to": {"peer": names.to, "epoch": epoch + 1, "state": "idle"},
+        "from": end(servers.from, names.from.as_deref(), epoch, "active"),
+        "to": end(Some(servers.to), Some(&names.to), epoch + 1, "idle"),
         "handoff": null, "base": base, "sent": null, "receipt": null, "cut": [], "prepared": null, "phases": [],
         "elapsedMs": 0,
     })
@@ -307,6 +346,20 @@ mod tests {
         assert_eq!(progress.phases()[1], json!({"phase": "copy", "ms": 11}));
         progress.end_step(ms(50));
         assert_eq!(progress.phases().len(), 2);
+    }
+
+    #[test]
+    fn a_server_has_its_key_beside_its_name() {
+        let key = Principal::from_key([7; 32]);
+        let named = end(Some(key), Some("server-b"), 1, "idle");
+        assert_eq!((&named["peer"], &named["alias"]), (&"server-b".into(), &"server-b".into()));
+        assert_eq!((&named["principal"], &named["self"]), (&key.to_string().into(), &false.into()));
+        let unnamed = end(Some(key), Some(&key.to_string()), 1, "idle");
+        assert_eq!((&unnamed["peer"], &unnamed["alias"]), (&key.to_string().into(), &Value::Null));
+        let own = end(Some(key), Some("self"), 1, "idle");
+        assert_eq!((&own["alias"], &own["self"]), (&Value::Null, &true.into()));
+        let nobody = end(None, None, 0, "active");
+        assert_eq!((&nobody["peer"], &nobody["principal"]), (&Value::Null, &Value::Null));
     }
 
     #[test]

@@ -95,6 +95,8 @@ async fn entries_are_told_once_in_order() {
     assert_eq!(seqs(&told), [2, 3, 4]);
     assert_eq!(told[2].data["cid"], json!(head));
     assert_eq!(told[0].data["session"], json!(session));
+    // Keys that have a name here come with it.
+    assert_eq!(told[0].data["signerAlias"], "self", "{}", told[0].data);
 }
 
 #[tokio::test(flavor = "multi_thread")]

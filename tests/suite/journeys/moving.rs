@@ -98,12 +98,23 @@ fn check_19_a_script_leaves_a_dead_server_only_when_it_says_so() -> Result<()> {
     let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
     desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
     let known = head(&desktop, &session)?;
+    let left = server_a.principal()?;
     server_a.kill()?;
     let silent = desktop.home().cli(&["move", &session, "--to", "server-b", "--yes"]).json()?.expect(9)?;
     assert_eq!(silent["error"]["code"], "E_UNREACHABLE", "{silent}");
     assert_eq!(head(&desktop, &session)?, known, "nothing is signed");
     let moved = desktop.home().json(&["move", &session, "--resume", "--source", "offline", "--yes"])?;
     assert_eq!((&moved["state"], number(&moved, "/to/epoch")?), (&"done".into(), 1), "{moved}");
+    // Each server by its name and its whole key.
+    for (at, key, principal) in [
+        ("/from", "/from/principal", left),
+        ("/to", "/to/principal", server_b.principal()?),
+        ("/receipt", "/receipt/signer", server_b.principal()?),
+    ] {
+        assert_eq!(text(&moved, key)?, principal, "{moved}");
+        let alias = if at == "/from" { "server-a" } else { "server-b" };
+        assert_eq!(text(&moved, &format!("{at}/alias"))?, alias, "{moved}");
+    }
     append(&server_b, &session, "next", &response("Carrying on."))?.expect(201)?;
     Ok(())
 }

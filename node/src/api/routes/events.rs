@@ -22,10 +22,12 @@ use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId};
 use throughline_store::{Change, Event, EventPage, Reader, StoredEntry};
 use tokio::sync::watch;
 
+use super::called::Called;
 use super::input;
 use crate::api::App;
 use crate::api::error::Answer;
 use crate::api::openapi::{EVENT_TYPES, LAST_EVENT_ID};
+use crate::core::{Node, shape};
 
 /// Events read from the log at a time.
 const PAGE: usize = 64;
@@ -151,7 +153,12 @@ impl Following {
     /// Reads the next page of the log.
     async fn read_on(&mut self) -> Option<Read> {
         let (place, filter) = (self.place, self.filter.clone());
-        let page = self.app.act(move |node| page(&node.reader()?, place, &filter)).await.ok()?;
+        let read = move |node: &Node| {
+            let reader = node.reader()?;
+            let called = Called::by(node, &reader)?;
+            page(&reader, place, &filter, &called)
+        };
+        let page = self.app.act(read).await.ok()?;
         let read = if self.place == Some(page.place) { Read::Nothing } else { Read::Some };
         self.place = Some(page.place);
         self.ready.extend(page.texts);
@@ -178,7 +185,7 @@ struct Page {
     texts: Vec<String>,
 }
 
-fn page(reader: &Reader, place: Option<Place>, filter: &Filter) -> Answer<Page> {
+fn page(reader: &Reader, place: Option<Place>, filter: &Filter, called: &Called) -> Answer<Page> {
     let Some(place) = place else { return reset(reader, reader.newest_event()?, filter) };
     let events = match reader.events_since(place.event, PAGE)? {
         EventPage::Reset { newest } => return reset(reader, newest, filter),
@@ -188,7 +195,7 @@ fn page(reader: &Reader, place: Option<Place>, filter: &Filter) -> Answer<Page> 
     for event in events {
         let done = page.place.messages;
         let room = MESSAGES_MAX.saturating_sub(page.texts.len());
-        let Told { messages, rest } = told(reader, &event, filter, done, room)?;
+        let Told { messages, rest } = told(reader, &event, (filter, called), done, room)?;
         let count = messages.len();
         for (at, (name, data)) in messages.into_iter().enumerate() {
             let is_last = at + 1 == count && rest == Rest::Nothing;
@@ -241,14 +248,20 @@ enum Rest {
 }
 
 /// An event's messages after the first `done`, at most `room` of them.
-fn told(reader: &Reader, event: &Event, filter: &Filter, done: usize, room: usize) -> Answer<Told> {
+fn told(
+    reader: &Reader,
+    event: &Event,
+    (filter, called): (&Filter, &Called),
+    done: usize,
+    room: usize,
+) -> Answer<Told> {
     if let Change::Entries { session, first, last, head, .. } = &event.change {
         if !filter.is_about(session) {
             return Ok(Told { messages: Vec::new(), rest: Rest::Nothing });
         }
-        return entries(reader, *session, (*first, *last, *head), done, room);
+        return entries((reader, called), *session, (*first, *last, *head), done, room);
     }
-    let mut messages = told_of_other(reader, event, filter)?;
+    let mut messages = told_of_other(reader, event, filter, called)?;
     messages.drain(..done.min(messages.len()));
     Ok(Told { messages, rest: Rest::Nothing })
 }
@@ -256,7 +269,7 @@ fn told(reader: &Reader, event: &Event, filter: &Filter, done: usize, room: usiz
 /// The entries of an adoption, as they were adopted: those that have left the main chain since are told too, before the
 /// event that says so.
 fn entries(
-    reader: &Reader,
+    (reader, called): (&Reader, &Called),
     session: SessionId,
     (first, last, head): (Seq, Seq, EntryCid),
     done: usize,
@@ -281,6 +294,7 @@ fn entries(
         let data = json!({
             "session": session.to_string(), "cid": cid.to_string(), "seq": seq.get(),
             "epoch": entry.epoch().get(), "type": entry.body.type_name(), "signer": entry.signer.to_string(),
+            "signerAlias": called.name(entry.signer),
         });
         Ok(("entry", data))
     });
@@ -306,7 +320,12 @@ fn walked(reader: &Reader, head: EntryCid, from: Seq, until: Seq) -> Answer<Vec<
 }
 
 /// An event other than an adoption, as messages.
-fn told_of_other(reader: &Reader, event: &Event, filter: &Filter) -> Answer<Vec<(&'static str, Value)>> {
+fn told_of_other(
+    reader: &Reader,
+    event: &Event,
+    filter: &Filter,
+    called: &Called,
+) -> Answer<Vec<(&'static str, Value)>> {
     let (about, only) = (|session: &SessionId| filter.is_about(session), filter.session);
     Ok(match &event.change {
         Change::Cut { session, keep_through, entries } if about(session) => vec![(
@@ -324,7 +343,7 @@ fn told_of_other(reader: &Reader, event: &Event, filter: &Filter) -> Answer<Vec<
             vec![("fork", json!({"session": session.to_string(), "shows": kind, "id": id.to_string()}))]
         }
         Change::State { session } if about(session) => {
-            let state = reader.session(*session)?.map(|row| crate::core::shape::State::of(&row).word());
+            let state = reader.session(*session)?.map(|row| shape::State::of(&row).word());
             vec![("state", json!({"session": session.to_string(), "state": state}))]
         }
         Change::Forgotten { session } if about(session) => {
@@ -335,8 +354,11 @@ fn told_of_other(reader: &Reader, event: &Event, filter: &Filter) -> Answer<Vec<
             vec![("pin", json!({"session": session.to_string(), "pinned": pinned}))]
         }
         Change::Control { owner, hash } if only.is_none() => {
-            let cid = throughline_protocol::id::EntryCid::from_digest(*hash);
-            vec![("capability", json!({"owner": owner.to_string(), "cid": cid.to_string()}))]
+            let (cid, alias) = (EntryCid::from_digest(*hash), called.name(*owner));
+            vec![(
+                "capability",
+                json!({"owner": owner.to_string(), "ownerAlias": alias, "cid": cid.to_string()}),
+            )]
         }
         Change::Job { kind, id } if only.is_none() => {
             let name = if kind == "move" { "move" } else { "job" };

@@ -1,5 +1,6 @@
 //! The routes, by what they are about.
 
+mod called;
 mod control;
 mod entries;
 mod events;

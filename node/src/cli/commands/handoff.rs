@@ -214,8 +214,7 @@ impl Drive<'_> {
     /// being taken back does not.
     fn take_up(&self, peer: &Peer, refused: Problem) -> Answer<Value> {
         let open = self.find()?;
-        let target = view::text(&open, "/to/peer");
-        let is_same = peer.alias.as_deref() == Some(target) || peer.principal.to_string() == target;
+        let is_same = view::text(&open, "/to/principal") == peer.principal.to_string();
         if !is_same || view::text(&open, "/phase") == "rollback" {
             return Err(refused);
         }
