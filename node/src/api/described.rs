@@ -46,12 +46,15 @@ fn check_query(route: &Route, uri: &Uri) -> Answer<()> {
             "expected a query string of `name=value` pairs in UTF-8, percent-encoded, got another".to_owned(),
         );
     };
-    for (name, text) in pairs {
+    for (at, (name, text)) in pairs.iter().enumerate() {
         let Some(parameter) = route.query.iter().find(|parameter| parameter.name == name) else {
-            return refused(unknown(route, &name));
+            return refused(unknown(route, name));
         };
-        if let Some(expected) = parameter.takes.refuses(&text) {
-            return refused(format!("query parameter `{name}`: got {:?}: {expected}", shown(&text)));
+        if pairs.iter().take(at).any(|(before, _)| before == name) {
+            return refused(format!("expected query parameter `{name}` once, got it again"));
+        }
+        if let Some(expected) = parameter.takes.refuses(text) {
+            return refused(format!("query parameter `{name}`: got {:?}: {expected}", shown(text)));
         }
     }
     Ok(())

@@ -100,6 +100,10 @@ async fn a_parameter_or_word_that_is_not_described_is_refused_with_what_was_expe
         assert!(detail.contains("nosuch"), "{detail}");
         for parameter in route.query {
             assert!(detail.contains(parameter.name), "{detail}");
+            if let Takes::Flag = parameter.takes {
+                let detail = refused(route, &format!("?{0}=1&{0}=0", parameter.name)).await;
+                assert!(detail.contains("once"), "{detail}");
+            }
             let words = match parameter.takes {
                 Takes::Flag => openapi::FLAG,
                 Takes::Word(words) | Takes::Words(words) => words,

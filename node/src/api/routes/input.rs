@@ -20,7 +20,7 @@ use crate::api::openapi::{IDEMPOTENCY_KEY, KEY_CHARS_MAX};
 use crate::api::pace;
 use crate::core::PROGRAM_KEYS;
 
-/// Query parameters by name; the last one of a name counts.
+/// Query parameters by name. The description was held to them before: each is there once at most.
 pub(super) struct Query(BTreeMap<String, String>);
 
 impl Deref for Query {
