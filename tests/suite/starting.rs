@@ -123,6 +123,25 @@ fn serve_says_which_port_is_taken_by_whom_and_what_helps() {
     assert!(detail.contains("no interface of this machine has this address"), "{detail}");
 }
 
+/// What a server listens on unless it is told otherwise: one port, of both families.
+#[test]
+fn serve_listens_on_one_port_of_both_families() {
+    let place = tempfile::tempdir().unwrap();
+    let cli = home(&place, "d");
+    cli.init_owner();
+    let free = UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let mut listen = vec![format!("/ip4/0.0.0.0/udp/{free}/quic-v1"), format!("/ip4/0.0.0.0/tcp/{free}")];
+    // Not every machine has IPv6.
+    if UdpSocket::bind("[::1]:0").is_ok() {
+        listen.extend([format!("/ip6/::/udp/{free}/quic-v1"), format!("/ip6/::/tcp/{free}")]);
+    }
+    let words: Vec<&str> = listen.iter().flat_map(|addr| ["--listen", addr]).collect();
+    let serving = cli.serve(&words);
+    let status = cli.ok(&["status"]);
+    assert_eq!(status["node"]["state"], "running", "{status}");
+    assert_eq!(serving.stop(), 0);
+}
+
 #[test]
 fn serve_takes_no_socket_away_from_another_node() {
     let place = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Building the swarm: transports with their windows and stream limits, and the listeners.
 
 use std::io;
-use std::net::{TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use libp2p::core::transport::TransportError;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol as Part;
 use libp2p::{Multiaddr, Swarm, SwarmBuilder, noise, quic, tcp, yamux};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::addrs::{Scope, ip_of};
 use super::behaviour::Behaviour;
@@ -97,11 +98,24 @@ fn listen(swarm: &mut Swarm<Behaviour>, addr: Multiaddr, reach: Reach) -> Result
 /// The TCP transport shares ports, so that a second node of the same user would silently take half of the
 /// connections, and what QUIC says of a port that is taken has no reason. A plain socket says when one is.
 fn probe(addr: &Multiaddr) -> io::Result<()> {
-    match (ip_of(addr), port_of(addr)) {
-        (Some(ip), Some(Port::Tcp(port))) if port != 0 => TcpListener::bind((ip, port)).map(drop),
-        (Some(ip), Some(Port::Udp(port))) if port != 0 => UdpSocket::bind((ip, port)).map(drop),
-        _ => Ok(()),
+    let (kind, port) = match port_of(addr) {
+        Some(Port::Tcp(port)) if port != 0 => (SocketType::STREAM, port),
+        Some(Port::Udp(port)) if port != 0 => (SocketType::DGRAM, port),
+        Some(Port::Tcp(_) | Port::Udp(_)) | None => return Ok(()),
+    };
+    let Some(ip) = ip_of(addr) else { return Ok(()) };
+    let family = if ip.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    if ip.is_ipv6() {
+        // As the transports do: else `::` would take the IPv4 addresses too, where this very node listens already.
+        sockopt::set_ipv6_v6only(&socket, true)?;
     }
+    if kind == SocketType::STREAM {
+        // What a connection that ended left behind takes no port.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    bind(&socket, &SocketAddr::new(ip, port))?;
+    Ok(())
 }
 
 fn port_of(addr: &Multiaddr) -> Option<Port> {
