@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use throughline_node::api::client::{Call, Reply};
+use throughline_protocol::id::UnixMillis;
+use throughline_store::{Expect, PutJob};
 
 use super::home::{Home, response};
 
@@ -170,6 +172,22 @@ async fn a_filter_hides_other_sessions() {
     home.append(&wanted, &head, "for you").await;
     let told = source.next().await;
     assert_eq!((&told.data["session"], &told.data["seq"]), (&json!(wanted), &json!(2)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_that_goes_on_is_told_by_its_id() {
+    let home = Home::new().await;
+    let mut source = EventSource::open(&home, "/v1/events?types=move", None).await.begun().await;
+    let job = PutJob {
+        kind: "move".to_owned(),
+        id: vec![0xab; 16],
+        expect: Expect::Absent,
+        journal: Some(vec![1]),
+        at: UnixMillis::new(1).unwrap(),
+    };
+    home.node.store().run(job).unwrap();
+    let told = source.next().await;
+    assert_eq!((told.event.as_str(), &told.data["move"]), ("move", &json!("ab".repeat(16))), "{}", told.data);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -361,9 +361,10 @@ fn told_of_other(
             )]
         }
         Change::Job { kind, id } if only.is_none() => {
-            let name = if kind == "move" { "move" } else { "job" };
             let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-            vec![(name, json!({"kind": kind, "id": id}))]
+            // `id` and `kind` alone are words of the event to those who print it.
+            let (name, told) = if kind == "move" { ("move", &id) } else { ("job", kind) };
+            vec![(name, json!({"kind": kind, "id": id, name: told}))]
         }
         Change::GuardReset if only.is_none() => {
             vec![("health", json!({"code": "H_GUARD_RESET", "message": "the sign guard starts anew"}))]
