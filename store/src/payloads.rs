@@ -75,19 +75,22 @@ pub(crate) fn read(
     }
 }
 
-/// Sessions and seqs of the entries that link a block, ascending.
-pub(crate) fn links(source: &impl Source, digest: &[u8; 32]) -> Result<Vec<(u64, u64)>, StoreError> {
+/// Sessions with entries that link a block, ascending. However many entries of a session do, it is looked for once.
+pub(crate) fn linking(source: &impl Source, digest: &[u8; 32]) -> Result<BTreeSet<u64>, StoreError> {
     let first = row(source, digest)?.and_then(|row| row.link);
     let table = source.table(tables::BLOCK_REFS)?;
-    let mut links: Vec<(u64, u64)> = first.into_iter().collect();
-    for row in table.range((digest, 0, 0)..=(digest, u64::MAX, u64::MAX))? {
+    let mut found: BTreeSet<u64> = first.into_iter().map(|(session, _)| session).collect();
+    let mut from = Some(0);
+    while let Some(session) = from {
+        let Some(row) = table.range((digest, session, 0)..=(digest, u64::MAX, u64::MAX))?.next() else {
+            break;
+        };
         let row = row?.0;
-        let (_, session, seq) = row.value();
-        links.push((session, seq));
+        let (_, session, _) = row.value();
+        found.insert(session);
+        from = session.checked_add(1);
     }
-    links.sort_unstable();
-    links.dedup();
-    Ok(links)
+    Ok(found)
 }
 
 /// Seqs of the entries of one session that link a block, ascending.

@@ -104,9 +104,7 @@ impl Reader {
     /// # Errors
     /// When the database cannot be read.
     pub fn linkers(&self, digest: &[u8; 32]) -> Result<Vec<SessionId>, StoreError> {
-        let mut numbers: Vec<u64> =
-            payloads::links(&self.txn, digest)?.into_iter().map(|(session, _)| session).collect();
-        numbers.dedup();
+        let numbers = payloads::linking(&self.txn, digest)?;
         numbers.into_iter().map(|number| Ok(index::session_by_number(&self.txn, number)?.session)).collect()
     }
 

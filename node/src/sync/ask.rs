@@ -28,8 +28,6 @@ use crate::net::{FrameStream, Protocol, principal_of};
 
 /// Heads taken from one peer's answer.
 const HEADS_MAX: usize = 16_384;
-/// Control blobs taken from one peer's answer.
-const CONTROLS_MAX: usize = 8_192;
 
 /// An answer of chain sync, frame by frame.
 pub(super) struct Line {
@@ -72,13 +70,6 @@ pub(super) fn read_answer(body: &[u8]) -> Result<Option<ChainAnswer>, PeerFault>
 pub(super) struct HeadsTold {
     pub(super) owners: Vec<OwnerState>,
     pub(super) sessions: Vec<HeadState>,
-    pub(super) bytes: u64,
-}
-
-/// Control blobs that a peer sent; their signatures were not looked at.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ControlsSent {
-    pub(super) blobs: Vec<Arc<[u8]>>,
     pub(super) bytes: u64,
 }
 
@@ -152,29 +143,6 @@ impl Shared {
         }
         told.bytes = line.bytes;
         Ok(told)
-    }
-
-    /// Fetches an owner's control blobs that are not in `have`.
-    pub(super) async fn ask_control(
-        &self,
-        peer: PeerId,
-        credentials: &Credentials,
-        owner: Principal,
-        have: Vec<[u8; 32]>,
-    ) -> Result<ControlsSent, PeerFault> {
-        let mut line = self.chain(peer, credentials, ChainAsk::Control { owner, have }).await?;
-        let mut sent = ControlsSent::default();
-        while let Some(frame) = line.next().await? {
-            let ChainAnswer::Control(blobs) = frame else {
-                return unsolicited("expected control blobs, got another frame");
-            };
-            sent.blobs.extend(blobs);
-            if sent.blobs.len() > CONTROLS_MAX {
-                return unsolicited("more control blobs than anybody holds");
-            }
-        }
-        sent.bytes = line.bytes;
-        Ok(sent)
     }
 
     /// Asks for blocks by CID, at most [`limits::BLOBS_MAX`], each frame within `idle`. Those that the peer has and that hash to what

@@ -182,6 +182,22 @@ pub(super) struct Gate<'a> {
     pub(super) targets: &'a Targets,
     pub(super) classes: &'a Classes,
     pub(super) owners: BTreeMap<Principal, Controls>,
+    /// Whether all of a session may be seen, as far as that was asked for blocks that it links.
+    wholes: BTreeMap<SessionId, bool>,
+    /// Whether a block may be had that other sessions link too.
+    shared: BTreeMap<[u8; 32], bool>,
+}
+
+/// What a gate remembers of sessions and of blocks, each: beyond that it is found out again. An answer may be about a million entries
+/// that link the same few blocks, and a block may be linked by all sessions.
+const REMEMBERED_MAX: usize = 16_384;
+
+fn remember<K: Ord>(known: &mut BTreeMap<K, bool>, key: K, allowed: bool) -> bool {
+    if known.len() >= REMEMBERED_MAX {
+        known.clear();
+    }
+    known.insert(key, allowed);
+    allowed
 }
 
 impl<'a> Gate<'a> {
@@ -191,7 +207,15 @@ impl<'a> Gate<'a> {
         targets: &'a Targets,
         classes: &'a Classes,
     ) -> Self {
-        Gate { reader, asker, targets, classes, owners: BTreeMap::new() }
+        Gate {
+            reader,
+            asker,
+            targets,
+            classes,
+            owners: BTreeMap::new(),
+            wholes: BTreeMap::new(),
+            shared: BTreeMap::new(),
+        }
     }
 
     /// The owner's capabilities and tombstones that are held, and the grants of this owner that the asker brought.
@@ -214,6 +238,10 @@ impl<'a> Gate<'a> {
     /// part in something of the owner's, and needs to know what else was granted and revoked.
     pub(super) fn party_to(&mut self, owner: Principal) -> Answer<Party> {
         let who = self.asker.principal;
+        if who.is_none() {
+            // Without a look at the controls: nobody learns by the time it takes whether there are any.
+            return Ok(Party::Stranger);
+        }
         Ok(party(self.controls(owner)?, owner, who, None))
     }
 
@@ -241,6 +269,27 @@ impl<'a> Gate<'a> {
         Ok((allowed != Reach::Nothing).then_some(Seen { view, reach: allowed }))
     }
 
+    /// Whether the asker may have a payload of a session that it may see: others that link it too decide with it.
+    pub(super) fn payload(&mut self, digest: &[u8; 32]) -> Answer<bool> {
+        if let Some(known) = self.shared.get(digest) {
+            return Ok(*known);
+        }
+        let sessions = self.reader.linkers(digest)?;
+        let is_shared = sessions.len() > 1;
+        let allowed = !is_shared || self.block(&Found::Block { sessions, size_bytes: 0 }, None)?;
+        Ok(remember(&mut self.shared, *digest, allowed))
+    }
+
+    /// Whether the asker may see all of a session. Where in it a block is linked is not known, so nothing less will do.
+    fn whole(&mut self, session: SessionId) -> Answer<bool> {
+        if let Some(known) = self.wholes.get(&session) {
+            return Ok(*known);
+        }
+        let seen = self.session(session)?;
+        let allowed = seen.is_some_and(|seen| within(&seen, seen.view.row.tip.seq));
+        Ok(remember(&mut self.wholes, session, allowed))
+    }
+
     /// Whether the asker may have a block: under every session that links it, the strictest one decides. A block that nothing
     /// links is for the owner's own nodes.
     pub(super) fn block(&mut self, found: &Found, own: Option<Principal>) -> Answer<bool> {
@@ -256,10 +305,8 @@ impl<'a> Gate<'a> {
             },
             Found::Block { sessions, .. } => {
                 for session in sessions {
-                    match self.session(*session)? {
-                        // Where in the session it is linked is not known here, so only the whole will do.
-                        Some(seen) if within(&seen, seen.view.row.tip.seq) => {}
-                        Some(_) | None => return Ok(false),
+                    if !self.whole(*session)? {
+                        return Ok(false);
                     }
                 }
                 Ok(true)

@@ -17,8 +17,8 @@ use throughline_store::{Found, Lane, Reader, StoredEntry};
 use super::policy::View;
 use crate::api::error::Answer;
 
-/// Sessions whose class notes are remembered.
-const SESSIONS_MAX: usize = 4_096;
+/// Sessions whose class notes are remembered: as many as one answer may list, so that one listing after the other finds them.
+const SESSIONS_MAX: usize = 16_384;
 /// Publishing Refs that are looked at, highest heads first.
 const REFS_MAX: usize = 64;
 /// What an entry of type note holds somewhere; entries without it are not decoded.
@@ -66,8 +66,8 @@ impl Classes {
         };
         let known = Arc::new(Known { through, notes });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= SESSIONS_MAX {
-            all.clear();
+        if all.len() >= SESSIONS_MAX && !all.contains_key(&session) {
+            all.pop_first();
         }
         all.insert(session, Arc::clone(&known));
         Ok(known)

@@ -60,6 +60,33 @@ fn tip_is(session: SessionId, cid: EntryCid) -> impl Fn(&Node) -> bool {
     move |node| node.reader().unwrap().session(session).unwrap().is_some_and(|row| row.tip.cid == cid)
 }
 
+/// 4,200 grants and their revocations: more than one request can name, and than is stored at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_of_many_grants_is_learned_whole() {
+    in_time(async {
+        let (server, desktop) = server_and_desktop().await;
+        let (builder, mut revoking) = (session("of many grants", 3), SessionBuilder::new("revoking"));
+        let (account, reader) = (testing::key("account"), testing::key("a reader").principal());
+        let mut controls = Vec::new();
+        for number in 0..4_200 {
+            let path = format!("/agent-{number}");
+            let grant = testing::capability(&account, reader, Role::Reader, Some(&path));
+            controls.push(revoking.tombstone(&grant, Vec::new()));
+            controls.push(grant);
+        }
+        for node in [&server, &desktop] {
+            // Of an owner without a session here much less is kept.
+            node.take(&builder);
+        }
+        server.hold(&controls);
+        let held = |node: &Node| node.reader().unwrap().control_hashes(owner()).unwrap();
+        desktop.meet("server", &server).await;
+        desktop.until(|node| held(node) == held(&server.node)).await;
+        assert!(held(&desktop.node).len() > 8_400);
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_follows_its_owners_sessions_and_anchors_them() {
     in_time(async {

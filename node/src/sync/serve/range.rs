@@ -72,12 +72,8 @@ fn is_served(scene: &Scene, seen: &Seen, ask: &RangeAsk) -> Answer<bool> {
 /// A payload that another session links too goes only to who may see that one as well: the strictest class counts.
 fn payload(scene: &Scene, gate: &mut Gate<'_>, stored: &StoredEntry) -> Answer<Option<Arc<[u8]>>> {
     let Some(cid) = stored.payload else { return Ok(None) };
-    let sessions = scene.reader.linkers(cid.digest())?;
-    if sessions.len() > 1 {
-        let shared = Found::Block { sessions, size_bytes: 0 };
-        if !gate.block(&shared, scene.own)? {
-            return Ok(None);
-        }
+    if !gate.payload(cid.digest())? {
+        return Ok(None);
     }
     Ok(match scene.reader.payload(cid)? {
         PayloadState::Present(bytes) => Some(bytes.into()),
