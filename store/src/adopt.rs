@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::control::Control;
-use throughline_protocol::entry::{Body, Class};
+use throughline_protocol::entry::{Body, Class, Entry};
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, Seq, SessionId, UnixMillis};
 use throughline_protocol::verify::{Base, ChainState, VerifiedEntry, VerifiedSegment};
@@ -206,10 +206,18 @@ fn check_not_main(view: &View<'_>, entries: &[VerifiedEntry]) -> Result<(), Stor
     Ok(())
 }
 
+/// Digest and bytes of a payload that becomes a file. What made the entry checked that they hash to what it names.
+pub(crate) fn large_payload<'e>(
+    entry: &'e Signed<Entry>,
+    bytes: Option<&'e Arc<[u8]>>,
+) -> Option<(&'e [u8; 32], &'e [u8])> {
+    let (named, bytes) = (entry.value().payload.as_ref()?, bytes?);
+    (bytes.len() > INLINE_BYTES_MAX).then_some((named.cid.digest(), &bytes[..]))
+}
+
 fn put_large_payloads(files: &Arc<Files>, entries: &[VerifiedEntry]) -> Result<Vec<InFlight>, StoreError> {
-    let large =
-        entries.iter().filter_map(VerifiedEntry::payload).filter(|bytes| bytes.len() > INLINE_BYTES_MAX);
-    files.put_all(large.map(|bytes| &bytes[..]))
+    let named = entries.iter().filter_map(|entry| large_payload(entry.signed(), entry.payload()));
+    files.put_all(named)
 }
 
 /// Gives a new session its number and row. Its tip is set by [`append`].

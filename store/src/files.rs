@@ -4,6 +4,8 @@
 //! directories, and only then commit the row. A file without a row is garbage ([`crate::Store::remove_orphans`]); a row
 //! without its file cannot come from a crash. A file is unlinked only by the writer thread, after the commit that removed its
 //! row, and never while an operation in flight relies on it ([`InFlight`]).
+//!
+//! `payloads/ab/cdef…`: 256 directories, which soon are all there, so that a file costs no directory of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -31,15 +33,34 @@ pub struct Files {
     root: PathBuf,
     staging: PathBuf,
     next_temp: AtomicU64,
-    in_flight: Mutex<BTreeMap<[u8; 32], u64>>,
-    /// Directories of files, by the digest's first bytes, whose own names this process made durable. That one exists says
+    in_flight: Mutex<BTreeMap<[u8; 32], Held>>,
+    /// Directories of files, by the digest's first byte, whose own names this process made durable. That one exists says
     /// nothing: another thread, or a process that was killed, may have made it just now.
-    durable_leaves: Mutex<BTreeSet<[u8; 2]>>,
+    durable_dirs: Mutex<BTreeSet<u8>>,
     health: Arc<Health>,
     /// How many of [`FILES_AT_ONCE`] are taken.
     taken: Mutex<usize>,
     /// Told when some are given back.
     given_back: Condvar,
+}
+
+/// A file that operations in flight rely on.
+#[derive(Debug, Default)]
+struct Held {
+    /// How many do.
+    count: u64,
+    /// Whether one of them has made it durable: it stays so while it is held.
+    state: State,
+}
+
+/// What is known of a file in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// It lies durably in its place.
+    Durable,
 }
 
 /// Some of [`FILES_AT_ONCE`], until it is dropped.
@@ -85,9 +106,9 @@ pub(crate) enum Unlinked {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut held = self.files.in_flight();
-        if let Some(count) = held.get_mut(&self.digest) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(file) = held.get_mut(&self.digest) {
+            file.count -= 1;
+            if file.count == 0 {
                 held.remove(&self.digest);
             }
         }
@@ -118,7 +139,7 @@ impl Files {
             staging,
             next_temp: AtomicU64::new(0),
             in_flight: Mutex::default(),
-            durable_leaves: Mutex::default(),
+            durable_dirs: Mutex::default(),
             health,
             taken: Mutex::default(),
             given_back: Condvar::new(),
@@ -140,34 +161,35 @@ impl Files {
         })
     }
 
-    fn in_flight(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], u64>> {
+    fn in_flight(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], Held>> {
         // The map is only ever counted up and down; a panic elsewhere leaves nothing half done in it.
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn durable_leaves(&self) -> MutexGuard<'_, BTreeSet<[u8; 2]>> {
+    fn durable_dirs(&self) -> MutexGuard<'_, BTreeSet<u8>> {
         // Only ever added to.
-        self.durable_leaves.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the directory that a file lies in has a durable name, and whether the one above it has.
-    fn is_durable(&self, digest: &[u8; 32]) -> (bool, bool) {
-        let known = self.durable_leaves();
-        let beside = known.range([digest[0], u8::MIN]..=[digest[0], u8::MAX]).next().is_some();
-        (known.contains(&[digest[0], digest[1]]), beside)
+        self.durable_dirs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the file of `digest` from being unlinked while the token lives.
     pub(crate) fn hold(self: &Arc<Self>, digest: [u8; 32]) -> InFlight {
-        *self.in_flight().entry(digest).or_insert(0) += 1;
+        self.in_flight().entry(digest).or_default().count += 1;
         InFlight { files: Arc::clone(self), digest }
+    }
+
+    /// As [`Files::hold`], if another operation in flight has made the file durable.
+    fn hold_durable(self: &Arc<Self>, digest: &[u8; 32]) -> Option<InFlight> {
+        let mut held = self.in_flight();
+        let file = held.get_mut(digest).filter(|file| file.state == State::Durable)?;
+        file.count += 1;
+        Some(InFlight { files: Arc::clone(self), digest: *digest })
     }
 
     /// Where the file of a digest is, whether it exists or not.
     #[must_use]
     pub fn path(&self, digest: &[u8; 32]) -> PathBuf {
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.root.join(&hex[..2]).join(&hex[2..4]).join(&hex[4..])
+        self.root.join(&hex[..2]).join(&hex[2..])
     }
 
     fn taken(&self) -> MutexGuard<'_, usize> {
@@ -185,78 +207,96 @@ impl Files {
         Places { files: self, count }
     }
 
-    /// Stores bytes durably, each under their digest.
+    /// Stores bytes durably, each under its digest, to which the caller knows that they hash. What another operation in flight
+    /// has made durable is not written again.
     pub(crate) fn put_all<'b>(
         self: &Arc<Self>,
-        all: impl Iterator<Item = &'b [u8]>,
+        all: impl Iterator<Item = (&'b [u8; 32], &'b [u8])>,
     ) -> Result<Vec<InFlight>, StoreError> {
-        let all: Vec<&[u8]> = all.collect();
-        let (mut held, mut left) = (Vec::new(), &all[..]);
-        while !left.is_empty() {
-            let places = self.places(left.len());
-            let (now, later) = left.split_at(places.count);
-            let writers = now.iter().map(|bytes| {
-                let mut writer = self.writer()?;
-                writer.write_all(bytes).map_err(|error| StoreError::io("writing a payload", error))?;
-                Ok(writer)
-            });
-            let stored = self.finish(writers.collect::<Result<_, StoreError>>()?)?;
-            held.extend(stored.into_iter().map(|file| file.in_flight));
-            left = later;
-        }
+        let mut held = Vec::new();
+        self.put_into(&mut held, all)?;
         Ok(held)
     }
 
+    /// As [`Files::put_all`]; after a failure `held` is what may have become a file.
+    pub(crate) fn put_into<'b>(
+        self: &Arc<Self>,
+        held: &mut Vec<InFlight>,
+        all: impl Iterator<Item = (&'b [u8; 32], &'b [u8])>,
+    ) -> Result<(), StoreError> {
+        let mut new = Vec::new();
+        for (digest, bytes) in all {
+            match self.hold_durable(digest) {
+                Some(file) => held.push(file),
+                None => new.push((digest, bytes)),
+            }
+        }
+        let mut left = &new[..];
+        while !left.is_empty() {
+            let places = self.places(left.len());
+            let (now, later) = left.split_at(places.count);
+            held.extend(now.iter().map(|(digest, _)| self.hold(**digest)));
+            let written = now.iter().map(|(digest, bytes)| self.write(digest, bytes));
+            self.finish(written.collect::<Result<_, StoreError>>()?)?;
+            left = later;
+        }
+        Ok(())
+    }
+
+    fn write(&self, digest: &[u8; 32], bytes: &[u8]) -> Result<Written, StoreError> {
+        let (temp, mut file) = self.begin()?;
+        file.write_all(bytes).map_err(|error| StoreError::io("writing a payload", error))?;
+        Ok(Written { temp, file, digest: *digest, size: crate::payloads::size_of(bytes) })
+    }
+
     /// Makes files durable and moves them into place. Nothing names them before all of that is durable, so the order is free.
-    fn finish(self: &Arc<Self>, writers: Vec<FileWriter>) -> Result<Vec<StoredFile>, StoreError> {
+    fn finish(self: &Arc<Self>, written: Vec<Written>) -> Result<Vec<StoredFile>, StoreError> {
         let (mut stored, mut temps, mut files) = (Vec::new(), Vec::new(), Vec::new());
-        for FileWriter { temp, file, hasher, size, .. } in writers {
-            let digest: [u8; 32] = hasher.finalize().into();
-            stored.push(StoredFile { digest, size, in_flight: self.hold(digest) });
+        for Written { temp, file, digest, size } in written {
+            stored.push(StoredFile { digest, size, _in_flight: self.hold(digest) });
             temps.push(temp);
             files.push(file);
         }
         let synced = self.disk.sync_files(&mut files);
         self.synced(synced.map_err(|error| StoreError::io("fsync of a payload file", error)))?;
         drop(files);
-        let (mut leaves, mut above) = (BTreeSet::new(), BTreeSet::new());
+        let mut dirs = BTreeSet::new();
         for (file, temp) in stored.iter().zip(&mut temps) {
             let path = self.path(&file.digest);
-            let leaf = path.parent().unwrap_or(&self.root);
-            // A leaf is noted when all its directories are durable: one beside this one says that that of both has a durable name.
-            let (is_durable, is_middle_durable) = self.is_durable(&file.digest);
-            make_dir(&*self.disk, leaf)?;
+            let dir = path.parent().unwrap_or(&self.root);
+            make_dir(&*self.disk, dir)?;
             temp.rename(&path).map_err(|error| StoreError::io("renaming a payload file", error))?;
-            leaves.insert(leaf.to_owned());
-            if !is_durable {
-                above.extend(leaf.parent().map(Path::to_owned));
-            }
-            if !is_middle_durable {
-                above.insert(self.root.clone());
+            dirs.insert(dir.to_owned());
+            if !self.durable_dirs().contains(&file.digest[0]) {
+                dirs.insert(self.root.clone());
             }
         }
-        for dirs in [leaves, above] {
-            let dirs: Vec<PathBuf> = dirs.into_iter().collect();
-            let synced = self.disk.sync_dirs(&dirs);
-            self.synced(synced.map_err(|error| StoreError::io("fsync below payloads/", error)))?;
+        // All at once: a file system with a journal makes them durable with one write.
+        let dirs: Vec<PathBuf> = dirs.into_iter().collect();
+        let synced = self.disk.sync_dirs(&dirs);
+        self.synced(synced.map_err(|error| StoreError::io("fsync below payloads/", error)))?;
+        self.durable_dirs().extend(stored.iter().map(|file| file.digest[0]));
+        let mut held = self.in_flight();
+        for file in &stored {
+            held.entry(file.digest).and_modify(|file| file.state = State::Durable);
         }
-        self.durable_leaves().extend(stored.iter().map(|file| [file.digest[0], file.digest[1]]));
+        drop(held);
         Ok(stored)
     }
 
-    /// Begins a file whose digest is not known yet.
-    pub(crate) fn writer(self: &Arc<Self>) -> Result<FileWriter, StoreError> {
+    /// Begins a temporary file.
+    fn begin(&self) -> Result<(Temp, Box<dyn NewFile>), StoreError> {
         let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
         let path = self.staging.join(format!("{}-{number}.tmp", std::process::id()));
         let file =
             self.disk.create(&path).map_err(|error| StoreError::io("making a temporary file", error))?;
-        Ok(FileWriter {
-            files: Arc::clone(self),
-            temp: Temp { disk: Arc::clone(&self.disk), path: Some(path) },
-            file,
-            hasher: Sha256::new(),
-            size: 0,
-        })
+        Ok((Temp { disk: Arc::clone(&self.disk), path: Some(path) }, file))
+    }
+
+    /// Begins a file whose digest is not known yet.
+    pub(crate) fn writer(self: &Arc<Self>) -> Result<FileWriter, StoreError> {
+        let (temp, file) = self.begin()?;
+        Ok(FileWriter { files: Arc::clone(self), temp, file, hasher: Sha256::new(), size: 0 })
     }
 
     /// Reads a whole file and hashes it. `None`: there is no such file.
@@ -325,14 +365,14 @@ impl Files {
         &self,
         digests: impl IntoIterator<Item = &'a [u8; 32]>,
     ) -> Result<(), StoreError> {
-        let leaves: BTreeSet<PathBuf> =
+        let dirs: BTreeSet<PathBuf> =
             digests.into_iter().filter_map(|digest| self.path(digest).parent().map(Path::to_owned)).collect();
-        for leaf in &leaves {
-            match self.disk.sync_dir(leaf) {
+        for dir in &dirs {
+            match self.disk.sync_dir(dir) {
                 // Of a file that never was.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 synced => {
-                    let what = || format!("fsync of {}", leaf.display());
+                    let what = || format!("fsync of {}", dir.display());
                     self.synced(synced.map_err(|error| StoreError::io(what(), error)))?;
                 }
             }
@@ -355,10 +395,8 @@ impl Files {
     pub(crate) fn list(&self) -> Result<Vec<[u8; 32]>, StoreError> {
         let mut found = Vec::new();
         for first in self.names(&self.root)? {
-            for second in self.names(&self.root.join(&first))? {
-                for rest in self.names(&self.root.join(&first).join(&second))? {
-                    found.extend(parse_digest(&format!("{first}{second}{rest}")));
-                }
+            for rest in self.names(&self.root.join(&first))? {
+                found.extend(parse_digest(&format!("{first}{rest}")));
             }
         }
         Ok(found)
@@ -407,6 +445,14 @@ impl Drop for Temp {
     }
 }
 
+/// A temporary file whose bytes are all there, not durably yet.
+struct Written {
+    temp: Temp,
+    file: Box<dyn NewFile>,
+    digest: [u8; 32],
+    size: u64,
+}
+
 /// A file being written: [`Write`], then [`FileWriter::finish`]. Dropped before that, it leaves nothing.
 #[derive(Debug)]
 pub struct FileWriter {
@@ -422,7 +468,7 @@ pub struct FileWriter {
 pub struct StoredFile {
     pub(crate) digest: [u8; 32],
     pub(crate) size: u64,
-    pub(crate) in_flight: InFlight,
+    _in_flight: InFlight,
 }
 
 impl StoredFile {
@@ -464,8 +510,9 @@ impl FileWriter {
     /// # Errors
     /// `E_STORE_IO` when the disk refuses. Nothing is left then, but for a file whose name could not be made durable: an orphan.
     pub fn finish(self) -> Result<StoredFile, StoreError> {
-        let files = Arc::clone(&self.files);
-        files.finish(vec![self])?.pop().ok_or(StoreError::Closed)
+        let FileWriter { files, temp, file, hasher, size } = self;
+        let written = Written { temp, file, digest: hasher.finalize().into(), size };
+        files.finish(vec![written])?.pop().ok_or(StoreError::Closed)
     }
 }
 

@@ -121,9 +121,11 @@ fn callers_that_put_many_files_at_once_share_the_descriptors() {
             scope.spawn(move || {
                 let payloads: Vec<String> = payloads(caller).collect();
                 start.wait();
-                let held = files.put_all(payloads.iter().map(String::as_bytes)).unwrap();
-                let digests = held.iter().map(InFlight::digest);
-                assert!(digests.eq(payloads.iter().map(|payload| <[u8; 32]>::from(Sha256::digest(payload)))));
+                let digest = |payload: &String| <[u8; 32]>::from(Sha256::digest(payload));
+                let digests: Vec<[u8; 32]> = payloads.iter().map(digest).collect();
+                let named = digests.iter().zip(payloads.iter().map(String::as_bytes));
+                let held = files.put_all(named).unwrap();
+                assert!(held.iter().map(InFlight::digest).eq(digests));
                 held.len()
             })
         });

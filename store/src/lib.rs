@@ -20,6 +20,7 @@
 //! ```
 
 mod adopt;
+mod ahead;
 mod ancestry;
 mod batch;
 mod checked;
@@ -73,6 +74,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 pub use adopt::{Adopt, AdoptOptions, Adopted, NewTail, ReplaceTail, StagingUse};
+pub use ahead::MadeAhead;
 pub use ancestry::OnChain;
 pub use control::{OwnerDigest, PutControls};
 pub use disk::{Disk, NewFile, RealDisk};
@@ -321,6 +323,9 @@ impl Store {
 #[cfg(test)]
 #[path = "adopt_tests.rs"]
 mod adopt_tests;
+#[cfg(test)]
+#[path = "ahead_tests.rs"]
+mod ahead_tests;
 #[cfg(test)]
 #[path = "corrupt_tests.rs"]
 mod corrupt_tests;

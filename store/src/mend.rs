@@ -121,7 +121,7 @@ impl Step for Mend {
             matches!(damage, Damage::Block { .. }) && bytes.len() > INLINE_BYTES_MAX
         };
         let large = self.blobs.iter().filter(|(damage, bytes)| is_file(damage, bytes));
-        files.put_all(large.map(|(_, bytes)| &bytes[..]))
+        files.put_all(large.map(|(damage, bytes)| (damage.digest(), &bytes[..])))
     }
 
     fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {

@@ -8,14 +8,14 @@ use crate::source::counter;
 use crate::tables::{self, Spec as _, meta};
 
 /// The format that this program writes: of the database, the file layout and the VERSION file together.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 /// The first format that a release wrote, or will have written.
-const FIRST: u64 = 3;
+const FIRST: u64 = 4;
 
 /// One step from the format before; its place in the list is its number.
 pub(crate) type Migration = fn(&WriteTransaction) -> Result<(), StoreError>;
 
-/// From format n (3, 4, …) to n + 1. Formats 1 and 2 were never released.
+/// From format n (4, 5, …) to n + 1. Formats 1 to 3 were never released.
 pub(crate) const MIGRATIONS: &[Migration] = &[];
 
 /// The format of a database that all migrations went over.
@@ -70,10 +70,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let database = Db::open(Arc::new(RealDisk), &dir.path().join("a.redb"), 1 << 20).unwrap();
         let steps: &[Migration] = &[|txn| mark(txn, 1), |txn| mark(txn, 2), |txn| mark(txn, 3)];
-        assert_eq!(run(&database, &[]).unwrap(), 3);
-        assert_eq!(run(&database, &steps[..1]).unwrap(), 4);
-        assert_eq!(run(&database, steps).unwrap(), 6);
-        assert_eq!(run(&database, steps).unwrap(), 6);
+        assert_eq!(run(&database, &[]).unwrap(), 4);
+        assert_eq!(run(&database, &steps[..1]).unwrap(), 5);
+        assert_eq!(run(&database, steps).unwrap(), 7);
+        assert_eq!(run(&database, steps).unwrap(), 7);
         let seen = lookup(&database.begin_read().unwrap(), tables::META, "seen", |value| value).unwrap();
         assert_eq!(seen, Some(123));
     }
@@ -83,7 +83,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let database = Db::open(Arc::new(RealDisk), &dir.path().join("a.redb"), 1 << 20).unwrap();
         let steps: &[Migration] = &[|txn| mark(txn, 1)];
-        assert_eq!(run(&database, steps).unwrap(), 4);
+        assert_eq!(run(&database, steps).unwrap(), 5);
         let seen = lookup(&database.begin_read().unwrap(), tables::META, "seen", |value| value).unwrap();
         assert_eq!(seen, None);
     }
@@ -99,7 +99,7 @@ mod tests {
         }];
         assert!(run(&database, failing).is_err());
         let txn = database.begin_read().unwrap();
-        assert_eq!(counter(&txn, meta::SCHEMA).unwrap(), 3);
+        assert_eq!(counter(&txn, meta::SCHEMA).unwrap(), 4);
         assert_eq!(counter(&txn, "seen").unwrap(), 0);
     }
 }

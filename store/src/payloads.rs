@@ -407,7 +407,7 @@ impl Step for PutBlock {
         if block.bytes().len() <= INLINE_BYTES_MAX {
             return Ok(Vec::new());
         }
-        files.put_all(std::iter::once(&block.bytes()[..]))
+        files.put_all(std::iter::once((block.cid().digest(), &block.bytes()[..])))
     }
 
     fn check(&self, view: &View<'_>) -> Result<Stored, StoreError> {

@@ -105,6 +105,32 @@ impl Job for Wake {
     fn answer(self: Box<Self>, _committed: Result<(), StoreError>) {}
 }
 
+/// Gives files back that were made before anything named them; those that no row names are unlinked.
+pub(crate) struct GiveBack {
+    pub(crate) files: Vec<InFlight>,
+}
+
+impl Job for GiveBack {
+    fn execute(&mut self, _txn: &Batch) -> Result<Wrote, StoreError> {
+        Ok(Wrote::Nothing)
+    }
+
+    /// It makes room.
+    fn urgency(&self) -> Urgency {
+        Urgency::Urgent
+    }
+
+    fn has_files(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    fn take_files(&mut self) -> Vec<[u8; 32]> {
+        std::mem::take(&mut self.files).into_iter().map(|file| file.digest()).collect()
+    }
+
+    fn answer(self: Box<Self>, _committed: Result<(), StoreError>) {}
+}
+
 /// Has everything that is in memory written to the database. The answer is given while readers see that very commit.
 pub(crate) struct Checkpoint<R> {
     pub(crate) reply: R,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use throughline_protocol::id::{EntryCid, Seq, SessionId, UnixMillis};
 use throughline_protocol::verify::Prechecked;
 
+use crate::adopt::large_payload;
 use crate::error::StoreError;
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight};
 use crate::index::{self, Lane, Place};
@@ -161,9 +162,9 @@ impl Step for PutSide {
     type Plan = SidePlan;
 
     fn prepare(&mut self, files: &Arc<Files>) -> Result<Vec<InFlight>, StoreError> {
-        let payloads = self.entries.iter().filter_map(|(entry, _)| entry.payload());
-        let large = payloads.filter(|bytes| bytes.len() > INLINE_BYTES_MAX);
-        files.put_all(large.map(|bytes| &bytes[..]))
+        let named =
+            self.entries.iter().filter_map(|(entry, _)| large_payload(entry.signed(), entry.payload()));
+        files.put_all(named)
     }
 
     fn check(&self, view: &View<'_>) -> Result<SidePlan, StoreError> {

@@ -1,9 +1,8 @@
 //! Adopting a session as it comes, a group of entries at a time.
 //!
 //! A group is large enough that its commit costs little beside it, and small enough that the next ones are verified and received
-//! meanwhile. What was adopted stays when the transfer ends early: the next one goes on after it. Nothing else is stored.
-
-use std::time::Instant;
+//! meanwhile. While one is taken in ([`super::taking`]) the next is gathered, and its large payloads become files
+//! ([`super::ahead`]). What was adopted stays when the transfer ends early: the next one goes on after it. Nothing else is stored.
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
@@ -13,10 +12,10 @@ use throughline_protocol::verify::{Prechecked, Report};
 
 use super::Wanted;
 use super::pipeline::{AHEAD_BYTES_MAX, Room};
+use super::taking::{Group, Taker, Taking};
 use super::witness::Witness;
 use crate::api::error::{Answer, Problem};
-use crate::core::{Arrived, Evaluated, Node};
-use crate::sync::ask::is_of_owner;
+use crate::core::{Evaluated, Node};
 
 /// Entries that are adopted in one commit.
 const GROUP_ENTRIES: usize = 1_024;
@@ -30,17 +29,11 @@ pub(super) struct Adopting {
     session: SessionId,
     /// Only a session of this owner is taken.
     owner: Option<Principal>,
-    controls: Vec<Signed<Control>>,
-    entries: Vec<Prechecked>,
-    bytes: u64,
+    /// What comes after the group that is being taken in.
+    group: Group,
+    taker: Taker,
     bytes_max: u64,
-    /// Room of the frames that the group came in.
-    room: Vec<Room>,
-    /// Looks on from the genesis, where a report is wanted.
-    witness: Option<Witness>,
     missing: Missing,
-    pub(super) adopted: u64,
-    pub(super) last: Option<Evaluated>,
 }
 
 /// Which entries have something that may have to be asked for after the transfer.
@@ -93,27 +86,22 @@ impl Adopting {
             (Some(_), _) | (None, Told::Nothing) => None,
         };
         Ok(Adopting {
+            group: Group::default(),
+            taker: Taker::new(Taking::new(node.clone(), session, witness)),
             node,
             session,
             owner,
-            controls: Vec::new(),
-            entries: Vec::new(),
-            bytes: 0,
             bytes_max,
-            room: Vec::new(),
-            witness,
             missing: Missing { wanted, held_through, noted: Vec::new(), absent: 0 },
-            adopted: 0,
-            last: None,
         })
     }
 
     pub(super) fn controls(&mut self, controls: Vec<Signed<Control>>) {
-        self.controls.extend(controls);
+        self.group.controls.extend(controls);
     }
 
     pub(super) fn entries(&mut self, entries: Vec<Prechecked>, room: Option<Room>) -> Answer<()> {
-        self.room.extend(room);
+        self.group.room.extend(room);
         for entry in entries {
             let value = entry.signed().value();
             if let Some(owner) = self.owner
@@ -124,83 +112,47 @@ impl Adopting {
                 return Err(Problem::new(Code::Refused, what));
             }
             self.missing.note(&entry);
-            self.bytes += entry.signed().bytes().len() as u64;
-            self.bytes += entry.payload().map_or(0, |payload| payload.len() as u64);
-            self.entries.push(entry);
-            if self.entries.len() >= GROUP_ENTRIES || self.bytes >= self.bytes_max {
-                self.flush()?;
+            self.group.push(entry);
+            if self.group.files.is_batch(self.bytes_max) {
+                self.make_files()?;
+            }
+            if self.group.entries.len() >= GROUP_ENTRIES || self.group.bytes >= self.bytes_max {
+                self.hand_over()?;
             }
         }
         // Many small frames take more room than their bytes; others wait for it.
-        if self.room.iter().map(Room::taken).sum::<u64>() >= GROUP_BYTES {
-            self.flush()?;
+        if self.group.room.iter().map(Room::taken).sum::<u64>() >= GROUP_BYTES {
+            self.hand_over()?;
         }
         Ok(())
     }
 
-    /// Adopts the group.
+    /// Begins to make files of payloads that came: of a session that is held, since nothing is stored of one that is not allowed,
+    /// and where the store has room for all that is under way. The others are made when their group is adopted.
+    fn make_files(&mut self) -> Answer<()> {
+        let under_way = self.taker.bytes() + self.group.bytes;
+        let reader = self.node.reader()?;
+        let has_room =
+            reader.stats()?.bytes().saturating_add(under_way) <= self.node.config().limits.store_bytes_max;
+        if has_room && reader.session(self.session)?.is_some() {
+            self.group.files.begin(self.node.store());
+        } else {
+            self.group.files.leave();
+        }
+        Ok(())
+    }
+
+    /// Has the group taken in while the next one comes.
+    fn hand_over(&mut self) -> Answer<()> {
+        self.make_files()?;
+        let group = std::mem::take(&mut self.group);
+        self.taker.begin(group)
+    }
+
+    /// Adopts everything that came. What is refused, and what came after it, is not kept.
     pub(super) fn flush(&mut self) -> Answer<()> {
-        let flushed = self.adopt();
-        // Also when it was refused: it is not kept.
-        self.room.clear();
-        flushed
-    }
-
-    fn adopt(&mut self) -> Answer<()> {
-        if self.entries.is_empty() && self.controls.is_empty() {
-            return Ok(());
-        }
-        let entries = std::mem::take(&mut self.entries);
-        self.bytes = 0;
-        if !entries.is_empty() {
-            // A transfer has no end that is known before: what was adopted stays, the rest is not taken.
-            expect_room(&self.node)?;
-        }
-        let controls = self.owned_controls(&entries)?;
-        if let Some(witness) = &mut self.witness {
-            witness.saw(&self.node, &controls, &entries)?;
-        }
-        if entries.is_empty() {
-            if !controls.is_empty() {
-                self.node.take_controls(controls)?;
-            }
-            return Ok(());
-        }
-        let (count, began) = (entries.len(), Instant::now());
-        let arrived = Arrived { entries, controls, ..Arrived::default() };
-        let evaluated = self.node.take_in(self.session, arrived)?;
-        tracing::debug!(entries = count, took = ?began.elapsed(), "a group was adopted");
-        self.adopted += evaluated.adopted;
-        if let Some(witness) = &mut self.witness {
-            witness.adopted(&evaluated);
-        }
-        let refused = evaluated.refused.clone();
-        self.last = Some(evaluated);
-        match refused {
-            Some((_, reject)) => Err(reject.into()),
-            None => Ok(()),
-        }
-    }
-
-    /// The blobs that belong to this session's owner; nothing else is stored.
-    fn owned_controls(&mut self, entries: &[Prechecked]) -> Answer<Vec<Signed<Control>>> {
-        let controls = std::mem::take(&mut self.controls);
-        if controls.is_empty() {
-            return Ok(controls);
-        }
-        let held = self.node.reader()?.session(self.session)?.map(|row| row.owner);
-        let genesis = entries.iter().find(|entry| entry.signed().cid() == self.session.genesis());
-        let owner = held.or(genesis.map(|genesis| genesis.signed().value().owner()));
-        let Some(owner) = owner else { return Ok(Vec::new()) };
-        let session = self.session;
-        let fits = |control: &Signed<Control>| {
-            is_of_owner(control.value(), owner)
-                && match control.value() {
-                    Control::Ref(value) => value.session_head().is_ok_and(|head| head.session == session),
-                    Control::Capability(_) | Control::Tombstone(_) => true,
-                }
-        };
-        Ok(controls.into_iter().filter(fits).collect())
+        let group = std::mem::take(&mut self.group);
+        self.taker.take(group)
     }
 
     pub(super) fn locator(&self) -> Answer<Vec<EntryCid>> {
@@ -213,12 +165,13 @@ impl Adopting {
 
     /// What may have to be asked for, and what was verified on the way if all of it was seen.
     pub(super) fn finish(self) -> Answer<(Missing, Option<Evaluated>, Option<Report>)> {
+        let (last, witness) = self.taker.finish()?;
         // A payload that did not come along may be here, or come afterwards.
-        let report = match self.witness {
+        let report = match witness {
             Some(witness) if self.missing.absent == 0 => witness.report(&self.node)?,
             Some(_) | None => None,
         };
-        Ok((self.missing, self.last, report))
+        Ok((self.missing, last, report))
     }
 }
 

@@ -10,6 +10,7 @@
 //! protocol is charged. Nothing that a peer says is believed: only what verifies counts.
 
 mod adopting;
+mod ahead;
 mod answer;
 mod auditing;
 mod blobs;
@@ -21,6 +22,7 @@ mod providers;
 mod range;
 mod run;
 mod sink;
+mod taking;
 mod tally;
 mod witness;
 
