@@ -12,9 +12,10 @@ use throughline_protocol::block::Signed;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Class, Entry};
 use throughline_protocol::fork::Mark;
-use throughline_protocol::id::{EntryCid, Epoch, Seq, SessionId, UnixMillis};
+use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 use throughline_protocol::verify::{Base, ChainState, VerifiedEntry, VerifiedSegment};
 
+use crate::control::OwnerDigest;
 use crate::error::{AdoptError, StoreError};
 use crate::events::{self, Change};
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight};
@@ -39,6 +40,9 @@ pub struct AdoptOptions {
     pub idempotency: Option<Idempotency>,
     /// Control blobs that came with it.
     pub controls: Vec<Signed<Control>>,
+    /// The owner and what was known of its capabilities and tombstones when the segment was judged: other ones now are
+    /// [`AdoptError::ControlsMoved`]. None where a judgement follows that this one cannot be missed by.
+    pub judged_under: Option<(Principal, OwnerDigest)>,
     /// Files that its payloads name: seq of the entry and digest of the block. They are kept from now on.
     pub links: Vec<(Seq, [u8; 32])>,
     /// What lists show after it; none leaves what stood there.
@@ -70,6 +74,7 @@ impl AdoptOptions {
             guard: GuardUse::Untouched,
             idempotency: None,
             controls: Vec::new(),
+            judged_under: None,
             links: Vec::new(),
             summary: None,
             state: None,
@@ -132,6 +137,11 @@ impl Step for Adopt {
         self.options.controls.iter().try_for_each(control::check)?;
         let held = index::session(view.txn, self.segment.session())?;
         check_base(&self.segment, held.as_ref())?;
+        if let Some((owner, known)) = self.options.judged_under
+            && control::owner_digest(view.txn, owner)? != known
+        {
+            return Err(AdoptError::ControlsMoved);
+        }
         if let Some(row) = &held {
             check_fence(&self.segment, row, self.options.guard)?;
         }

@@ -19,6 +19,7 @@ use crate::payloads::Stored;
 use crate::rows::ControlRow;
 use crate::source::{Source, lookup};
 use crate::tables;
+use crate::to_judge;
 use crate::writer::{Changes, Step, View};
 
 /// What is held of an owner's capabilities and tombstones.
@@ -110,6 +111,9 @@ fn put(
         Shelf::Owner(owner) => {
             changes.put(tables::CONTROLS_OF_OWNER, (owner.key(), &hash), ())?;
             owners.insert(owner);
+            if matches!(control.value(), Control::Tombstone(_)) {
+                to_judge::mark(changes, owner, &hash)?;
+            }
         }
         Shelf::Session(session, _) => {
             changes.put(tables::REFS_OF_SESSION, (session.genesis().digest(), &hash), ())?;

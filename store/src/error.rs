@@ -181,6 +181,9 @@ pub enum AdoptError {
         /// The tip that is held now; none if the session is not held.
         tip: Option<Mark>,
     },
+    /// Capabilities or tombstones of the owner came after the segment was judged.
+    #[error("grants or revocations of the owner came meanwhile")]
+    ControlsMoved,
     /// The session is frozen for a handoff: only an entry that opens a later epoch may follow.
     #[error("the session is frozen at epoch {epoch}")]
     Frozen {
@@ -217,7 +220,7 @@ impl AdoptError {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            AdoptError::HeadMoved { .. } => Code::HeadMoved,
+            AdoptError::HeadMoved { .. } | AdoptError::ControlsMoved => Code::HeadMoved,
             AdoptError::Frozen { .. } => Code::Frozen,
             AdoptError::Retired { .. } => Code::Retired,
             AdoptError::Fenced { .. } => Code::Fenced,

@@ -12,6 +12,7 @@ use crate::payloads::{self, size_of};
 use crate::rows::{EntryRow, SessionRow, SideRow};
 use crate::source::Source;
 use crate::tables::{self, meta};
+use crate::to_judge;
 use crate::writer::{Changes, Step, View};
 
 /// Removes a session: its entries, evidence, links, row and pin, and the payloads and files that nothing else links or
@@ -99,6 +100,7 @@ impl Step for Forget {
             }
         }
         evidence::forget(changes, self.session)?;
+        to_judge::forget(changes, plan.row.owner, self.session)?;
         changes.remove(tables::CHAIN_STATES, number)?;
         changes.remove(tables::SESSIONS, number)?;
         changes.remove(tables::SESSION_IDS, self.session.genesis().digest())?;

@@ -65,6 +65,7 @@ mod table_view;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod to_judge;
 mod unreadable;
 mod verbatim;
 mod writer;
@@ -107,6 +108,7 @@ pub use side::{PutSide, RestateSide, SideEntry, SideKept, SideLimits};
 pub use staging::{Stage, StagingQuota, Unstage};
 pub use sweep::{Sweep, Swept};
 pub use throughline_protocol::fork::Mark;
+pub use to_judge::{NoteJudged, ToJudge, Wait};
 pub use writer::{CommitHook, Operation, QUEUE_MAX, TrySend};
 
 use database::Db;

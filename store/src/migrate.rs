@@ -32,12 +32,19 @@ pub(crate) fn run(database: &Db, migrations: &[Migration]) -> Result<u64, StoreE
     let target = target(migrations);
     loop {
         let txn = database.begin_write()?;
+        let before = txn.list_tables()?.count();
         tables::create_all(&txn)?;
+        let is_whole = txn.list_tables()?.count() == before;
         let format = counter(&txn, meta::SCHEMA)?;
         let next = match format {
             0 => target,
             format if format >= target => {
-                txn.abort()?;
+                // A table may have joined the format before it was released.
+                if is_whole {
+                    txn.abort()?
+                } else {
+                    commit_durably(txn)?
+                }
                 return Ok(format);
             }
             format => {

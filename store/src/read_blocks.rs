@@ -14,6 +14,7 @@ use crate::rows::BlockPlace;
 use crate::source::Source as _;
 use crate::staging;
 use crate::tables::{self, Digest32, Spec};
+use crate::to_judge::{self, ToJudge};
 
 /// What a CID names here, for a policy that decides before any bytes are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,6 +242,31 @@ impl Reader {
     /// When the database cannot be read.
     pub fn owner_digest(&self, owner: Principal) -> Result<OwnerDigest, StoreError> {
         control::owner_digest(&self.txn, owner)
+    }
+
+    /// What is still to be judged of an owner.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn to_judge(&self, owner: Principal) -> Result<ToJudge, StoreError> {
+        to_judge::of_owner(&self.txn, owner)
+    }
+
+    /// Owners of whom something is still to be judged, ascending.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn owners_to_judge(&self) -> Result<Vec<Principal>, StoreError> {
+        to_judge::owners(&self.txn)
+    }
+
+    /// Whether a session has to be judged before anything is built on what its row says: a tombstone of its owner was not applied yet, or
+    /// it could not be judged.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn is_to_judge(&self, session: SessionId) -> Result<bool, StoreError> {
+        to_judge::may_concern(&self.txn, session)
     }
 
     /// All owners that a capability or tombstone is held of.

@@ -163,6 +163,9 @@ tables! {
     REFS_OF_SESSION (refs_of_session): (Digest32, Digest32) => () = "refs_of_session_v1";
     /// Owner key → (count, digest) over its capabilities and tombstones.
     OWNERS (owners): Digest32 => (u64, Digest32) = "owners_v1";
+    /// (owner key, hash of a tombstone or genesis digest) → 0 the tombstone was not applied yet | 1, 2 the session could not be judged;
+    /// see [`crate::to_judge`].
+    TO_JUDGE (to_judge): (Digest32, Digest32) => u64 = "to_judge_v1";
     /// Genesis digest → [`crate::rows::GuardRow`]; stays when the session is forgotten. A backup leaves this table out.
     GUARD (guard): Digest32 => Row = "guard_v3";
     /// (scope, key) → [`crate::rows::IdempotencyRow`].

@@ -85,6 +85,7 @@ impl Node {
     /// `E_NOT_FOUND_YET`, `E_IDEMPOTENCY`, `E_HEAD_MOVED`, `E_FROZEN`, `E_RETIRED`, `E_FENCED`, `E_SEALED`, `E_NOT_HOLDER`, `E_REVOKED`, `E_CAP_MISSING`,
     /// `E_SIGN_GUARD`, or what the schema refuses. Nothing is stored then.
     pub fn append(&self, request: &AppendRequest) -> Answer<Appended> {
+        self.judge_if_owed(request.session)?;
         let turn = self.turn(request.session);
         let reader = self.reader()?;
         if let Some(appended) = replay(&reader, request)? {

@@ -110,6 +110,7 @@ impl Node {
         grants: Vec<Signed<Control>>,
     ) -> Answer<Appended> {
         let session = request.session;
+        self.judge_if_owed(session)?;
         let turn = self.turn(session);
         let reader = self.reader()?;
         let message = message_key(&checked)?;

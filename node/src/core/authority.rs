@@ -1,7 +1,7 @@
 //! Control blobs that arrive: owner-signed grants, revocations and Refs. They are stored, then every session that they
 //! concern is judged again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use throughline_protocol::block::Signed;
@@ -14,6 +14,7 @@ use throughline_store::{PutControls, Reader, Stored};
 
 use super::base::standing;
 use super::controls::controls_of;
+use super::owed::{Again, Applied};
 use super::scene::Scene;
 use super::{Node, now, shape};
 use crate::api::error::{Answer, Problem};
@@ -46,7 +47,8 @@ impl Node {
     ///
     /// # Errors
     /// What decoding refuses, `E_TYPE` for another kind, `E_CAP_ROLE` for a capability that grants nothing, `E_REF_MISMATCH`, `E_CLASS` and the
-    /// other codes of a Ref's check.
+    /// other codes of a Ref's check. What a session fails of that is to be judged: the blob is kept then, and so is the mark that it was
+    /// not applied there.
     pub fn take_control(&self, kind: ControlKind, bytes: &[u8], use_of: Keeping) -> Answer<Value> {
         let signed = Signed::<Control>::check(bytes, &mut VerifyingKeys::default())?;
         match (kind, signed.value()) {
@@ -57,39 +59,63 @@ impl Node {
             (ControlKind::Ref, Control::Ref(_)) => self.check_session_ref(&signed)?,
             _ => return Err(Problem::new(Code::Type, "this route takes another kind of blob")),
         }
-        let cid = signed.cid();
-        let outcome = match use_of {
+        let (cid, revoking) = (signed.cid(), revoked_by(&signed));
+        let mut outcome = match use_of {
             Keeping::Store => self.take_controls(vec![signed])?,
             Keeping::DryRun => {
                 let held = self.reader()?.control(&cid.cid())?.is_some();
-                ControlsTaken { new: usize::from(!held), changed: Vec::new() }
+                ControlsTaken { new: usize::from(!held), changed: Vec::new(), failed: None }
             }
         };
+        if let (Some(owner), Keeping::Store, None) = (revoking, use_of, &outcome.failed) {
+            // Who sends it again wants to know what became of it.
+            let applied = self.judge_waiting(owner, Again::All)?;
+            outcome.changed.extend(applied.changed);
+            outcome.failed = applied.failed;
+        }
+        if let Some(failed) = outcome.failed {
+            let what = format!("it is kept, and a session could not be judged: {}", failed.detail());
+            let session = failed.fact("session").cloned().unwrap_or_default();
+            return Err(Problem::new(failed.code(), what)
+                .with("session", session)
+                .hint("throughline fsck --repair, then send it again"));
+        }
         Ok(json!({
             "v": 1, "kind": "control", "cid": cid.to_string(),
-            "unchanged": outcome.new == 0, "sessions": outcome.changed,
+            "unchanged": outcome.new == 0 && outcome.changed.is_empty(), "sessions": outcome.changed,
         }))
     }
 
-    /// Stores control blobs whose signatures were checked, and judges the sessions that they concern again.
+    /// Stores control blobs whose signatures were checked, and judges the sessions that they concern again. One that cannot be judged is
+    /// told in the result; it stops no other, and stays marked.
     ///
     /// # Errors
     /// When the store refuses; `E_CAP_AUDIENCE` and `E_REF_MISMATCH` for blobs that are not kept.
     pub fn take_controls(&self, controls: Vec<Signed<Control>>) -> Answer<ControlsTaken> {
-        let concerned: Vec<Concern> = controls.iter().filter_map(Concern::of).collect();
+        let revoking: BTreeSet<Principal> = controls.iter().filter_map(revoked_by).collect();
+        let anchors = anchors_of(&controls);
         let stored = self.store().run(PutControls { controls, at: now() })?;
         let new = stored.iter().filter(|stored| **stored == Stored::New).count();
-        let mut changed = Vec::new();
-        if new > 0 {
-            for (session, reason) in self.sessions_of(concerned)? {
-                changed.extend(self.judge_and_tell(session, reason.as_ref())?);
+        let mut applied = Applied::default();
+        for owner in revoking {
+            // Also when nothing is new: what is marked was not applied yet.
+            applied.join(self.judge_owed(owner)?);
+        }
+        for (session, anchor) in anchors {
+            let held = self.reader()?.session(session)?.is_some();
+            if new > 0 && held && !applied.judged.contains(&session) {
+                applied.take(session, self.judge_and_tell(session, anchor.as_ref()));
             }
         }
-        Ok(ControlsTaken { new, changed })
+        Ok(ControlsTaken { new, changed: applied.changed, failed: applied.failed })
     }
 
     /// Judges a session again; `anchor` is the Ref that came, when nothing else did.
-    fn judge_and_tell(&self, session: SessionId, anchor: Option<&Signed<Control>>) -> Answer<Option<Value>> {
+    pub(super) fn judge_and_tell(
+        &self,
+        session: SessionId,
+        anchor: Option<&Signed<Control>>,
+    ) -> Answer<Option<Value>> {
         let before = self.reader()?.session(session)?.map(|row| row.summary);
         let evaluated = match anchor {
             Some(anchor) => self.judge_anchor(session, anchor)?,
@@ -102,27 +128,6 @@ impl Node {
         let from = before.map(|summary| summary.verdict);
         Ok((from.as_deref() != Some(evaluated.verdict.as_str()))
             .then(|| json!({"session": session.to_string(), "from": from, "to": evaluated.verdict})))
-    }
-
-    /// The sessions that are held and that the blobs may change, each with the Ref if it is but one.
-    fn sessions_of(&self, concerned: Vec<Concern>) -> Answer<BTreeMap<SessionId, Option<Signed<Control>>>> {
-        let reader = self.reader()?;
-        let mut found = BTreeMap::new();
-        for concern in concerned {
-            match concern {
-                Concern::Anchor(session, anchor) => {
-                    if reader.session(session)?.is_some() {
-                        let twice = found.contains_key(&session);
-                        found.insert(session, (!twice).then_some(*anchor));
-                    }
-                }
-                Concern::Owner(owner) => {
-                    let sessions = sessions_of_owner(&reader, owner)?;
-                    found.extend(sessions.into_iter().map(|session| (session, None)));
-                }
-            }
-        }
-        Ok(found)
     }
 
     /// A Ref must fit the session that is held; one of a session that is not held is refused.
@@ -156,27 +161,30 @@ pub struct ControlsTaken {
     pub new: usize,
     /// Sessions whose verdict changed: `{"session", "from", "to"}`.
     pub changed: Vec<Value>,
+    /// Why the first session that was to be judged could not be. The blobs are kept, and it is judged when that can be done.
+    pub failed: Option<Problem>,
 }
 
-/// Which sessions a blob may change.
-enum Concern {
-    Anchor(SessionId, Box<Signed<Control>>),
-    Owner(Principal),
+/// Whose sessions a blob may cut. Nothing is held that waits for a grant.
+fn revoked_by(control: &Signed<Control>) -> Option<Principal> {
+    match control.value() {
+        Control::Tombstone(tombstone) => Some(tombstone.signer),
+        Control::Capability(_) | Control::Ref(_) => None,
+    }
 }
 
-impl Concern {
-    fn of(signed: &Signed<Control>) -> Option<Self> {
-        match signed.value() {
-            // Revocation can cut any of the owner's sessions.
-            Control::Tombstone(tombstone) => Some(Concern::Owner(tombstone.signer)),
-            Control::Ref(value) => {
-                let head = value.session_head().ok()?;
-                Some(Concern::Anchor(head.session, Box::new(signed.clone())))
-            }
-            // Nothing is held that waits for a grant.
-            Control::Capability(_) => None,
+/// The sessions that Refs are about, each with the Ref if it is but one.
+fn anchors_of(controls: &[Signed<Control>]) -> BTreeMap<SessionId, Option<Signed<Control>>> {
+    let mut found = BTreeMap::new();
+    for control in controls {
+        if let Control::Ref(value) = control.value()
+            && let Ok(head) = value.session_head()
+        {
+            let twice = found.contains_key(&head.session);
+            found.insert(head.session, (!twice).then(|| control.clone()));
         }
     }
+    found
 }
 
 /// All sessions of an owner.

@@ -240,6 +240,9 @@ impl Move<'_> {
             let mut options = self.options(&segment, Part::at(at, count))?;
             if at == 0 && self.row.is_none() {
                 options.controls = self.controls.to_vec();
+                // Who judges for a tombstone lists sessions that are held, and this one is not yet.
+                let owner = segment.after().owner();
+                options.judged_under = Some((owner, self.reader.owner_digest(owner)?));
                 options.pin = self.pin(&segment);
             }
             landed.tip = Some(segment.after().tip());

@@ -11,12 +11,15 @@ use throughline_protocol::entry::{Authority, Body, Class, Genesis};
 use throughline_protocol::fork::Controls;
 use throughline_protocol::id::{AgentIri, SessionId};
 use throughline_protocol::payload::{GenesisWords, PayloadDraft, Words};
-use throughline_protocol::verify::{NoIndex, Verifier};
+use throughline_protocol::verify::{NoIndex, VerifiedSegment, Verifier};
 use throughline_protocol::view::EntryDraft;
-use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Reader, Scope, Used};
+use throughline_store::{
+    AdoptError, AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Reader, Scope, Used,
+};
 
 use super::append::{AppendRequest, Appended, Use, answer_of, kept, refused, used_otherwise};
 use super::controls::{controls_of, grant_of};
+use super::evaluate::ATTEMPTS;
 use super::seal_up::{links_of, sign_on};
 use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
@@ -230,28 +233,50 @@ impl Node {
         if use_of == Use::DryRun {
             return Ok(Appended { answer, replayed: false });
         }
-        let reader = self.reader()?;
-        let options = AdoptOptions {
-            guard: GuardUse::Signed(self.principal()),
-            idempotency: first.key.map(|(key, hash)| Idempotency {
-                scope: first.scope,
-                key: key.clone(),
-                request: *hash,
-                result: answer.to_string().into_bytes(),
-                expires: None,
-            }),
-            links: links_of(&reader, segment.entries())?,
-            summary: summary::after_extension(&reader, None, &segment)?,
-            pin: self.own_pin(),
-            ..AdoptOptions::at(now())
+        let appended = match self.adopt_first(&segment, draft.authority, first, &answer)? {
+            Adopted::Now { .. } => Appended { answer, replayed: false },
+            Adopted::Replayed { result } => kept(&result)?,
         };
-        let appended =
-            match self.store().adopt(segment, options).map_err(|error| refused(error, first.key))? {
-                Adopted::Now { .. } => Appended { answer, replayed: false },
-                Adopted::Replayed { result } => kept(&result)?,
-            };
         self.after_commit(session);
         Ok(appended)
+    }
+
+    /// Adopts what begins a session, unless what it is signed under was revoked since the draft was made.
+    fn adopt_first(
+        &self,
+        segment: &VerifiedSegment,
+        authority: Authority,
+        first: &First<'_>,
+        answer: &Value,
+    ) -> Answer<Adopted> {
+        for _ in 0..ATTEMPTS {
+            let reader = self.reader()?;
+            let owner = authority.space;
+            if self.warm().controls(&reader, owner)?.revoked_by(&authority.capability, owner).is_some() {
+                let what = format!("the grant {} was revoked since", authority.capability.short());
+                return Err(Problem::new(Code::Revoked, what).hint("post the session again"));
+            }
+            let options = AdoptOptions {
+                guard: GuardUse::Signed(self.principal()),
+                idempotency: first.key.map(|(key, hash)| Idempotency {
+                    scope: first.scope,
+                    key: key.clone(),
+                    request: *hash,
+                    result: answer.to_string().into_bytes(),
+                    expires: None,
+                }),
+                judged_under: Some((owner, reader.owner_digest(owner)?)),
+                links: links_of(&reader, segment.entries())?,
+                summary: summary::after_extension(&reader, None, segment)?,
+                pin: self.own_pin(),
+                ..AdoptOptions::at(now())
+            };
+            match self.store().adopt(segment.clone(), options) {
+                Err(AdoptError::ControlsMoved) => {}
+                adopted => return adopted.map_err(|error| refused(error, first.key)),
+            }
+        }
+        Err(AdoptError::ControlsMoved.into())
     }
 
     /// The pin that sessions of one's own get.

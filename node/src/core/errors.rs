@@ -37,7 +37,8 @@ impl From<AdoptError> for Problem {
                     None => problem,
                 }
             }
-            AdoptError::Frozen { .. }
+            AdoptError::ControlsMoved
+            | AdoptError::Frozen { .. }
             | AdoptError::Retired { .. }
             | AdoptError::Fenced { .. }
             | AdoptError::SignGuard(_)

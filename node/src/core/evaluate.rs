@@ -8,13 +8,17 @@
 //! Both ways end in the same place, since a chain without branches has one selection. What leaves the main chain, and what
 //! never was on it, stays as evidence. Nothing of a session that is not allowed is stored.
 
+use std::collections::BTreeMap;
+
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::fork::{Mark, Standing, check_ref};
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::verify::Prechecked;
-use throughline_store::{PutControls, Reader, SessionRow, SetSelection, StagingUse, Stored, Summary};
+use throughline_store::{
+    NoteJudged, PutControls, Reader, SessionRow, SetSelection, StagingUse, Stored, Summary,
+};
 
 use super::base::standing;
 use super::controls::controls_of;
@@ -23,7 +27,7 @@ use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 
 /// Times that a decision is made anew because somebody moved the tip meanwhile.
-const ATTEMPTS: usize = 8;
+pub(super) const ATTEMPTS: usize = 8;
 
 /// What came in for one session. Signatures were checked; places were not.
 #[derive(Clone, Debug, Default)]
@@ -142,15 +146,22 @@ impl Node {
             way = if stored == 0 || grants_only { Way::Either } else { Way::Whole };
         }
         let input = Input { entries: &entries, controls: &controls, staging, way };
-        let mut evaluated = self.settle(session, &input)?;
+        let owed = if revokes { self.reader()?.to_judge(owner)?.tombstones } else { Vec::new() };
+        let settled = self.settle_and_recall(session, &input, stored);
+        if revokes {
+            // A tombstone that came with one session cuts any of its owner's. What another one fails of is not for this act.
+            self.judge_owed_but(owner, settled.is_ok().then_some((session, &owed[..])))?;
+        }
+        settled
+    }
+
+    fn settle_and_recall(&self, session: SessionId, input: &Input<'_>, stored: usize) -> Answer<Evaluated> {
+        let mut evaluated = self.settle(session, input)?;
         if evaluated.taken() == Taken::Advanced {
             self.recall_evidence(session, &mut evaluated)?;
         }
         if stored > 0 || evaluated.kept_aside > 0 || evaluated.taken() == Taken::Advanced {
             self.after_commit(session);
-        }
-        if revokes && (stored > 0 || held.is_none()) {
-            self.judge_others(owner, session)?;
         }
         Ok(evaluated)
     }
@@ -192,17 +203,6 @@ impl Node {
         Scene::read(&reader, session, &input)?.try_out()
     }
 
-    /// A tombstone that came with one session cuts any of its owner's.
-    fn judge_others(&self, owner: Principal, settled: SessionId) -> Answer<()> {
-        let reader = self.reader()?;
-        for session in super::authority::sessions_of_owner(&reader, owner)? {
-            if session != settled && self.judge_again(session)?.taken() == Taken::Advanced {
-                self.after_commit(session);
-            }
-        }
-        Ok(())
-    }
-
     pub(super) fn settle(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
         let _turn = self.turn(session);
         // A move may still change the tip between the snapshot and the commit; then the decision is made again.
@@ -222,12 +222,22 @@ impl Node {
             self.store().run(PutControls { controls: input.controls.to_vec(), at: now() })?;
             reader = self.reader()?;
         }
+        let owed = reader.is_to_judge(session)?;
         if input.way == Way::Either
+            && !owed
             && let Some(evaluated) = self.extend(&reader, session, input)?
         {
             return Ok(evaluated);
         }
-        Scene::read(&reader, session, input)?.settle(self, input)
+        let scene = Scene::read(&reader, session, input)?;
+        let evaluated = scene.settle(self, input)?;
+        if let (true, Some(row)) = (owed, &scene.row)
+            && reader.to_judge(row.owner)?.sessions.contains_key(&session)
+        {
+            let sessions = BTreeMap::from([(session, None)]);
+            self.store().run(NoteJudged { owner: row.owner, tombstones: Vec::new(), sessions })?;
+        }
+        Ok(evaluated)
     }
 
     /// Judges the sessions whose evidence was stored and whose verdict was not, when the process ended between the two.

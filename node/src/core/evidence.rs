@@ -276,6 +276,7 @@ impl Node {
             let input =
                 Input { entries: &entries, controls: &[], staging: StagingUse::Keep, way: Way::Whole };
             let again = self.settle(session, &input)?;
+            self.judge_owed(exhibit.owner())?;
             evaluated.verdict = again.verdict;
             evaluated.tip = again.tip;
             evaluated.left += again.left;

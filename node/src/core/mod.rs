@@ -26,6 +26,7 @@ mod import_lines;
 mod import_lives;
 mod import_run;
 mod may;
+mod owed;
 mod preview;
 mod problems;
 mod refs;
@@ -142,6 +143,7 @@ impl Node {
                 serving: std::sync::atomic::AtomicBool::new(false),
             }),
         };
+        node.judge_all_owed(owed::Again::NotDamaged)?;
         node.settle_unfinished()?;
         Ok(node)
     }

@@ -79,6 +79,11 @@ impl<'a> Lookout<'a> {
     /// What is wrong with a session, as objects of `code`, `message`, `by` (whose act helps) and `fix`.
     pub fn of(&mut self, row: &SessionRow) -> Vec<Value> {
         let mut found: Vec<Value> = by_verdict(row).into_iter().chain(behind(row)).collect();
+        match self.reader.is_to_judge(row.session) {
+            Ok(true) => found.push(unjudged()),
+            Ok(false) => {}
+            Err(unread) => found.push(unreadable(&unread.into())),
+        }
         if let Some(Driven { course: Course::Halted(why), .. }) = self.open.get(&row.session) {
             found.push(halted(row, why));
         }
@@ -250,6 +255,16 @@ fn by_verdict(row: &SessionRow) -> Option<Value> {
         _ => return None,
     };
     Some(problem(code, message, by, format!("throughline {command} {}", row.session.short())))
+}
+
+/// A revocation was kept and could not be applied to the session; all others of the owner were judged.
+fn unjudged() -> Value {
+    problem(
+        Code::Revoked.name(),
+        "a revocation is kept here and was not applied to this session yet, so its verdict may be wrong",
+        By::Operator,
+        "throughline fsck --repair".to_owned(),
+    )
 }
 
 fn behind(row: &SessionRow) -> Option<Value> {

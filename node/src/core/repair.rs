@@ -17,6 +17,7 @@ use throughline_store::{
 };
 
 use super::evidence::{LIMITS, Source};
+use super::owed::Again;
 use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 use crate::exhibit;
@@ -109,6 +110,8 @@ impl Node {
                 );
             }
         }
+        // Sessions that could not be judged for what was damaged.
+        self.judge_all_owed(Again::All)?;
         Ok(told)
     }
 
