@@ -81,9 +81,10 @@ impl Node {
         Ok(answer)
     }
 
-    /// Writes a session as CAR: `send` gets it piece by piece. It ends with the head, since that is what the file tells: what
-    /// nobody has put in order yet stays here. In dispute, and where a tail was cut, the evidence goes along, also above the head;
-    /// but nothing whose own past stays here, since a file with a gap in it verifies as incomplete.
+    /// Writes a session as CAR: `send` gets it piece by piece. Its root is the head, since that is what the file tells; what is
+    /// pending stands above it, so that whoever takes the file in has the owner's last word too. In dispute, and where a tail was
+    /// cut, the evidence goes along; but nothing whose own past stays here, since a file with a gap in it verifies as incomplete.
+    /// `docs/decisions/0036`.
     ///
     /// # Errors
     /// `E_NOT_FOUND_YET`; `E_STORE_CORRUPT`; and what `send` gives.
@@ -95,7 +96,7 @@ impl Node {
     ) -> Answer<()> {
         let reader = self.reader()?;
         let row = need_session(&reader, session)?;
-        let Extent { last, root, side } = extent(&reader, &row, evidence(&reader, session)?)?;
+        let Extent { root, side } = extent(&reader, &row, evidence(&reader, session)?)?;
         let mut export = Export {
             reader: &reader,
             words: if with_payloads { Words::Included } else { Words::LeftOut },
@@ -104,7 +105,7 @@ impl Node {
         };
         let mut writer = export.begin(session, root)?;
         let mut side = side.into_iter().peekable();
-        for stored in reader.entries(session, Seq::ZERO.next(), last)? {
+        for stored in reader.entries(session, Seq::ZERO.next(), row.tip.seq)? {
             let stored = stored?;
             // Ascending by seq, then by CID.
             while let Some(side) = side.next_if(|side| (side.seq, side.cid) < (stored.seq, stored.cid)) {
@@ -201,10 +202,8 @@ impl Taker for Adopting<'_> {
     }
 }
 
-/// What a file holds.
+/// What a file holds beside the main chain, which goes along through its tip.
 struct Extent {
-    /// Through which seq of the chain.
-    last: Seq,
     root: EntryCid,
     /// The evidence, ascending by seq, then by CID.
     side: Vec<SideEntry>,
@@ -212,28 +211,25 @@ struct Extent {
 
 /// The evidence that stands on what is written, and the root among what is left of it: the root has to be in the file.
 fn extent(reader: &Reader, row: &SessionRow, mut side: Vec<SideEntry>) -> Answer<Extent> {
-    keep_connected(reader, row.session, end_of(row).0, &mut side)?;
-    let (last, root) = root_of(row, &side);
-    Ok(Extent { last, root, side })
+    keep_connected(reader, row, &mut side)?;
+    Ok(Extent { root: root_of(row, &side), side })
 }
 
-/// Where the chain that is written ends: the head. In dispute there is none: then the tip.
-fn end_of(row: &SessionRow) -> (Seq, EntryCid) {
+/// What the file names as its root: the head. In dispute there is none: then the deepest entry of all that is disputed.
+fn root_of(row: &SessionRow, side: &[SideEntry]) -> EntryCid {
     let tip = (row.tip.seq, row.tip.cid);
-    if is_disputed(row) { tip } else { row.summary.head.map_or(tip, |head| (head.seq, head.cid)) }
-}
-
-/// What the file names as its root: where the chain ends, in dispute the deepest entry of all that is disputed.
-fn root_of(row: &SessionRow, evidence: &[SideEntry]) -> (Seq, EntryCid) {
-    let beside = evidence.iter().filter(|_| is_disputed(row)).map(|side| (side.seq, side.cid));
-    beside.fold(end_of(row), std::cmp::Ord::max)
+    if is_disputed(row) {
+        return side.iter().map(|side| (side.seq, side.cid)).fold(tip, std::cmp::Ord::max).1;
+    }
+    row.summary.head.map_or(row.tip.cid, |head| head.cid)
 }
 
 fn is_disputed(row: &SessionRow) -> bool {
     matches!(row.summary.verdict.as_str(), "forked" | "frozen")
 }
 
-/// Entries beside the chain that tell why it ends as it does, ascending by seq, then by CID.
+/// Entries beside the chain that tell why it ends as it does, ascending by seq, then by CID. What waits there beside a pending
+/// entry of the chain stays here, as in a fetch: whoever is given both at once puts neither on the chain.
 fn evidence(reader: &Reader, session: SessionId) -> Answer<Vec<SideEntry>> {
     let mut found = Vec::new();
     let mut after = None;
@@ -248,14 +244,14 @@ fn evidence(reader: &Reader, session: SessionId) -> Answer<Vec<SideEntry>> {
 }
 
 /// Leaves out evidence that does not stand on what is written. Ascending by seq, so a parent comes before its children.
-fn keep_connected(reader: &Reader, session: SessionId, last: Seq, side: &mut Vec<SideEntry>) -> Answer<()> {
+fn keep_connected(reader: &Reader, row: &SessionRow, side: &mut Vec<SideEntry>) -> Answer<()> {
     let mut kept: BTreeSet<EntryCid> = BTreeSet::new();
     for entry in std::mem::take(side) {
         let prev = Decoded::<Entry>::decode(entry.bytes.as_slice())?.value().prev();
         let Some(prev) = prev else { continue };
-        let below = Seq::new(entry.seq.get().saturating_sub(1)).ok().filter(|below| *below <= last);
+        let below = Seq::new(entry.seq.get().saturating_sub(1)).ok().filter(|below| *below <= row.tip.seq);
         let on_chain = match below {
-            Some(below) => reader.entry_at(session, below)?.is_some_and(|stored| stored.cid == prev),
+            Some(below) => reader.entry_at(row.session, below)?.is_some_and(|stored| stored.cid == prev),
             None => false,
         };
         if on_chain || kept.contains(&prev) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report};
-use throughline_store::{PayloadState, Reader, SessionRow, StoredEntry};
+use throughline_store::{PayloadState, Reader, SessionRow};
 
 use super::Node;
 use super::base::need_session;
@@ -131,7 +131,7 @@ fn audit(
     }
     for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
         let stored = stored?;
-        let payload = payload(reader, &stored, payloads)?;
+        let payload = payload(reader, stored.payload, payloads)?;
         if let Err(not_linear) = into.entry(stored.cid, stored.bytes, payload)? {
             return Ok(Err(not_linear));
         }
@@ -142,7 +142,9 @@ fn audit(
         let Some(last) = page.last() else { break };
         after = Some(last.cid);
         for side in page {
-            if let Err(not_linear) = into.entry(side.cid, side.bytes, None)? {
+            // Beside the chain there are words too: a fork and a cut tail keep theirs.
+            let payload = payload(reader, side.payload, payloads)?;
+            if let Err(not_linear) = into.entry(side.cid, side.bytes, payload)? {
                 return Ok(Err(not_linear));
             }
         }
@@ -164,8 +166,9 @@ pub(crate) fn settle_links(reader: &Reader, session: SessionId, auditor: &mut Au
     Ok(())
 }
 
-fn payload(reader: &Reader, stored: &StoredEntry, payloads: PayloadUse) -> Answer<Option<Arc<[u8]>>> {
-    match (stored.payload, payloads) {
+/// The words of an entry that names them, when they are asked for and held.
+fn payload(reader: &Reader, named: Option<EntryCid>, payloads: PayloadUse) -> Answer<Option<Arc<[u8]>>> {
+    match (named, payloads) {
         (Some(cid), PayloadUse::Present) => Ok(match reader.payload(cid)? {
             PayloadState::Present(bytes) => Some(bytes.into()),
             PayloadState::Absent | PayloadState::Dropped => None,
