@@ -18,6 +18,7 @@ use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDe
 use super::append::{AppendRequest, Appended, Use, answer_of, kept, refused, used_otherwise};
 use super::controls::{controls_of, grant_of};
 use super::seal_up::{links_of, sign_on};
+use super::stated::Stated;
 use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
 
@@ -221,8 +222,14 @@ impl Node {
     /// Stores a draft's genesis and its first entries in one commit.
     fn begin(&self, session: SessionId, draft: &Draft, first: &First<'_>, use_of: Use) -> Answer<Appended> {
         let mut verifier = draft.verifier.clone();
+        let reader = self.reader()?;
+        let mut stated = Stated::new(&reader, session);
         for (at, entry) in first.entries.iter().enumerate() {
-            sign_on(&mut verifier, entry, Some(draft.authority), now(), random()?, self.key())
+            stated
+                .check(entry)
+                .and_then(|()| {
+                    sign_on(&mut verifier, entry, Some(draft.authority), now(), random()?, self.key())
+                })
                 .map_err(|problem| problem.with("entry", at))?;
         }
         let segment = verifier.finish()?.ok_or(Code::Internal)?;
@@ -230,7 +237,6 @@ impl Node {
         if use_of == Use::DryRun {
             return Ok(Appended { answer, replayed: false });
         }
-        let reader = self.reader()?;
         let options = AdoptOptions {
             guard: GuardUse::Signed(self.principal()),
             idempotency: first.key.map(|(key, hash)| Idempotency {
