@@ -52,6 +52,14 @@ pub fn links(node: &[u8]) -> Result<Vec<Cid>, Reject> {
     Ok(dagpb::Node::decode(node)?.links.into_iter().map(|link| link.cid).collect())
 }
 
+/// The length in bytes of the file whose root this dag-pb node is, as the node says it. Only a whole read shows that it is so.
+///
+/// # Errors
+/// `E_SCHEMA_TYPE` for bytes that are no dag-pb node of a file; an `E_CID…` code for a link of a form not taken.
+pub fn file_bytes(node: &[u8]) -> Result<u64, Reject> {
+    Ok(dagpb::FileData::decode(dagpb::Node::decode(node)?.data)?.file_bytes)
+}
+
 #[cfg(test)]
 #[path = "unixfs/unixfs_tests.rs"]
 mod tests;

@@ -105,7 +105,10 @@ impl Gate {
             .headers()
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "));
+            .and_then(|value| value.split_once(' '))
+            // The name of a scheme has no case (RFC 9110 §11.1); the token's letters do.
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, token)| token.trim_start_matches(' '));
         let scope = bearer.and_then(|token| self.tokens.scope_of(token)).ok_or(Code::ApiToken)?;
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         if reads || scope == Scope::Write {

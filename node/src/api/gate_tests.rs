@@ -73,6 +73,18 @@ fn the_token_is_needed_and_stands_in_no_url() {
     assert_eq!(judge("GET", "/v1/status", &[host]), Some(Code::ApiToken));
     assert_eq!(judge("GET", "/v1/status", &[host, ("authorization", "Bearer x")]), Some(Code::ApiToken));
     assert_eq!(judge("GET", "/v1/status", &[host, ("authorization", &auth[..20])]), Some(Code::ApiToken));
+    // The scheme's name has no case; another scheme is another, and a token's case counts.
+    for scheme in ["Bearer", "bearer", "BEARER", "Bearer "] {
+        let auth = format!("{scheme} {TOKEN}");
+        assert_eq!(judge("GET", "/v1/status", &[host, ("authorization", &auth)]), None, "{auth}");
+    }
+    for auth in [TOKEN.to_owned(), format!("Basic {TOKEN}"), format!("Bearer{TOKEN}")] {
+        assert_eq!(
+            judge("GET", "/v1/status", &[host, ("authorization", &auth)]),
+            Some(Code::ApiToken),
+            "{auth}"
+        );
+    }
     let url = format!("/v1/status?token={TOKEN}");
     assert_eq!(judge("GET", &url, &[host, ("authorization", &auth)]), Some(Code::ApiToken));
     assert_eq!(judge("GET", "/v1/health", &[host]), None);

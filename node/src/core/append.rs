@@ -19,6 +19,7 @@ use super::base::{Standing, head_moved};
 use super::controls::grant_of;
 use super::create::RequestKey;
 use super::seal_up::{check_payloads, links_of, sign_on};
+use super::stated::Stated;
 use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
 
@@ -83,7 +84,7 @@ impl Node {
     ///
     /// # Errors
     /// `E_NOT_FOUND_YET`, `E_IDEMPOTENCY`, `E_HEAD_MOVED`, `E_FROZEN`, `E_RETIRED`, `E_FENCED`, `E_SEALED`, `E_NOT_HOLDER`, `E_REVOKED`, `E_CAP_MISSING`,
-    /// `E_SIGN_GUARD`, or what the schema refuses. Nothing is stored then.
+    /// `E_SIGN_GUARD`, or what the schema or [`Stated`] refuses. Nothing is stored then.
     pub fn append(&self, request: &AppendRequest) -> Answer<Appended> {
         self.judge_if_owed(request.session)?;
         let turn = self.turn(request.session);
@@ -162,8 +163,11 @@ impl Node {
         let granted = grant_of(controls, owner, self.principal(), Role::Writer, Some((session, agent)));
         let authority = granted.authority(owner, self.principal(), agent)?;
         let mut verifier = Verifier::resume(state, controls.clone()).with_ancestry(Held { reader, session });
+        let mut stated = Stated::new(reader, session);
         for (at, draft) in entries.iter().enumerate() {
-            sign_on(&mut verifier, draft, Some(authority), now(), random()?, self.key())
+            stated
+                .check(draft)
+                .and_then(|()| sign_on(&mut verifier, draft, Some(authority), now(), random()?, self.key()))
                 .map_err(|problem| problem.with("entry", at))?;
         }
         let segment = verifier.finish()?.ok_or_else(|| Problem::new(Code::Internal, "nothing was signed"))?;

@@ -21,6 +21,7 @@ use super::append::{AppendRequest, Appended, Use, answer_of, kept, refused, used
 use super::controls::{controls_of, grant_of};
 use super::evaluate::ATTEMPTS;
 use super::seal_up::{links_of, sign_on};
+use super::stated::Stated;
 use super::{Node, now, random, summary};
 use crate::api::error::{Answer, Problem};
 
@@ -224,8 +225,14 @@ impl Node {
     /// Stores a draft's genesis and its first entries in one commit.
     fn begin(&self, session: SessionId, draft: &Draft, first: &First<'_>, use_of: Use) -> Answer<Appended> {
         let mut verifier = draft.verifier.clone();
+        let reader = self.reader()?;
+        let mut stated = Stated::new(&reader, session);
         for (at, entry) in first.entries.iter().enumerate() {
-            sign_on(&mut verifier, entry, Some(draft.authority), now(), random()?, self.key())
+            stated
+                .check(entry)
+                .and_then(|()| {
+                    sign_on(&mut verifier, entry, Some(draft.authority), now(), random()?, self.key())
+                })
                 .map_err(|problem| problem.with("entry", at))?;
         }
         let segment = verifier.finish()?.ok_or(Code::Internal)?;

@@ -35,6 +35,7 @@ mod resolve;
 mod scene;
 mod seal_up;
 pub mod shape;
+mod stated;
 mod summary;
 mod turns;
 mod verify;

@@ -90,10 +90,8 @@ async fn a_batch_is_all_or_nothing() {
     let home = Home::new().await;
     let (session, head) = home.session("hello").await;
     let path = format!("/v1/sessions/{session}/entries");
-    // The third names itself as what it answers: no ancestor.
-    let bad = json!({"type": "SessionToolCall", "callId": "c", "name": "bash", "response": session});
     let unlinked = json!({"type": "SessionNote", "kind": "rewind", "to": of_nothing()});
-    let body = json!({"base": head, "entries": [response("one"), bad, unlinked]});
+    let body = json!({"base": head, "entries": [response("one"), trigger("two"), unlinked]});
     let before = home.node.reader().unwrap().stats().unwrap();
     let (status, refused) = home.post_as(&path, "k1", &body).await;
     assert_eq!((status, code(&refused)), (422, "E_ANCESTOR"), "{refused}");

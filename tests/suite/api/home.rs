@@ -325,6 +325,17 @@ pub(super) fn response(text: &str) -> Value {
     json!({"type": "SessionModelResponse", "model": {"provider": "anthropic", "id": "claude-x"}, "content": [{"type": "text", "text": text}]})
 }
 
+/// A model's answer that asks for calls of tools, each by its id.
+pub(super) fn asking(asked: &[(&str, &str)]) -> Value {
+    let calls: Vec<Value> = asked.iter().map(|(id, tool)| json!({"callId": id, "name": tool})).collect();
+    let parts =
+        asked.iter().map(|(id, tool)| json!({"type": "toolCall", "callId": id, "name": tool, "input": "{}"}));
+    json!({
+        "type": "SessionModelResponse", "model": {"provider": "anthropic", "id": "claude-x"},
+        "calls": calls, "content": parts.collect::<Vec<_>>(),
+    })
+}
+
 /// What a user says.
 pub(crate) fn says(text: &str) -> UserWords {
     UserWords { body: vec![Block::paragraph("b1", text)], ..UserWords::default() }

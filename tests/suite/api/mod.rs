@@ -9,4 +9,5 @@ mod files;
 pub(crate) mod home;
 mod import;
 mod signed;
+mod stated;
 mod taking_in;

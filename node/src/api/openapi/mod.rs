@@ -13,6 +13,7 @@ pub use parameters::{
     EVENT_TYPES, FLAG, Header, IDEMPOTENCY_KEY, KEY_CHARS_MAX, LAST_EVENT_ID, Parameter, REPR_DIGEST, Takes,
     WAIT_MS_MAX, X_FILENAME,
 };
+pub(super) use schemas::fields_of;
 pub use table::{Media, ROUTES, Route};
 
 /// The description as a document.

@@ -3,6 +3,9 @@
 //! The files are the one place where a body is described; nothing is described here. Entries are those of
 //! `docs/schemas/api/entries.json`, which tests hold to the decoder. `docs/decisions/0027` says why they are files.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
 /// A file of schemas.
@@ -17,6 +20,9 @@ macro_rules! files {
         &[$(File { path: $path, text: include_str!(concat!("../../../../docs/schemas/", $path)) }),*]
     };
 }
+
+/// The bodies of requests.
+const REQUESTS: &str = "api/requests.json";
 
 /// The files that the document is made of: those with definitions, and an answer each.
 const FILES: &[File] = files!(
@@ -52,6 +58,21 @@ pub(super) fn components() -> Map<String, Value> {
         }
     }
     components
+}
+
+/// The fields that a body of a request may have, by its schema in `api/requests.json`; none for a schema that is no closed object.
+pub(in crate::api) fn fields_of(body: &str) -> Option<&'static [String]> {
+    static FIELDS: LazyLock<BTreeMap<String, Vec<String>>> = LazyLock::new(|| {
+        let requests = FILES.iter().filter(|file| file.path == REQUESTS);
+        let read = requests.filter_map(|file| serde_json::from_str::<Value>(file.text).ok());
+        let bodies = read.flat_map(|schema| parts(REQUESTS, schema));
+        let closed = bodies.filter(|(_, schema)| schema["additionalProperties"] == Value::Bool(false));
+        let names = |schema: &Value| {
+            schema["properties"].as_object().into_iter().flat_map(Map::keys).cloned().collect()
+        };
+        closed.map(|(name, schema)| (name, names(&schema))).collect()
+    });
+    FIELDS.get(body).map(Vec::as_slice)
 }
 
 /// A reference to a schema of the document.

@@ -72,7 +72,7 @@ async fn take(
 }
 
 async fn preview(State(app): State<App>, input::Whole(body): input::Whole) -> Answer<Json<Value>> {
-    let value = input::json(&body)?;
+    let value = input::json(&body, "PreviewRequest")?;
     let revoke =
         match (input::field::<Principal>(&value, "delegate")?, input::field::<Cid>(&value, "capability")?) {
             (Some(delegate), None) => Revoke::Delegate(delegate),

@@ -275,11 +275,11 @@ async fn append_stated(
             "expected an idempotency-key header: it makes a repeat safe",
         ));
     }
-    let value = input::json(body)?;
+    let value = input::json(body, "AppendRequest")?;
     let entries: Vec<EntryDraft> = match (&value["entry"], &value["entries"]) {
-        (entry, Value::Null) if !entry.is_null() => vec![EntryDraft::from_json(entry)?],
+        (entry, Value::Null) if !entry.is_null() => vec![input::entry(entry)?],
         (Value::Null, Value::Array(entries)) if entries.len() <= limits::APPEND_ENTRIES_MAX => {
-            entries.iter().map(EntryDraft::from_json).collect::<Result<_, _>>()?
+            entries.iter().map(input::entry).collect::<Result<_, _>>()?
         }
         _ => {
             let what =

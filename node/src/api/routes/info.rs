@@ -166,7 +166,7 @@ async fn fsck(
     headers: HeaderMap,
     input::Whole(body): input::Whole,
 ) -> Answer<Response<Body>> {
-    let body = input::json(&body)?;
+    let body = input::json(&body, "FsckRequest")?;
     let (from, dry_run) = (input::names(&body, "from")?, input::flag(&query, "dryRun"));
     let wanted = match (body["repair"] == true, dry_run) {
         (false, _) => Fix::Nothing,
@@ -237,7 +237,8 @@ async fn repair(app: &App, from: &[String], found: Fsck, tally: &Arc<Tally>) -> 
     Ok(json!({"asked": asked, "blobs": mended, "notFound": asked - mended, "from": peers, "rows": rows}))
 }
 
-async fn stop(State(app): State<App>) -> Answer<Json<Value>> {
+async fn stop(State(app): State<App>, input::Whole(body): input::Whole) -> Answer<Json<Value>> {
+    input::json(&body, "Nothing")?;
     app.node().stop();
     Ok(Json(json!({"v": 1, "kind": "stop", "state": "stopping"})))
 }

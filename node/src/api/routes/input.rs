@@ -13,10 +13,11 @@ use serde_json::Value;
 use throughline_protocol::block::sha256;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::{Cid, SessionId};
+use throughline_protocol::view::EntryDraft;
 
 use super::BODY_BYTES_MAX;
 use crate::api::error::{Answer, Problem};
-use crate::api::openapi::{IDEMPOTENCY_KEY, KEY_CHARS_MAX};
+use crate::api::openapi::{IDEMPOTENCY_KEY, KEY_CHARS_MAX, fields_of};
 use crate::api::pace;
 use crate::core::PROGRAM_KEYS;
 
@@ -93,8 +94,37 @@ pub(super) fn flag(query: &BTreeMap<String, String>, name: &str) -> bool {
     matches!(query.get(name).map(String::as_str), Some("1" | "true"))
 }
 
-/// A JSON body; an empty one is an empty object.
-pub(super) fn json(body: &Bytes) -> Answer<Value> {
+/// A JSON body with the fields that its schema has and no others; an empty one is an empty object.
+pub(super) fn json(body: &Bytes, schema: &str) -> Answer<Value> {
+    let value = object(body)?;
+    let fields = fields_of(schema)
+        .ok_or_else(|| Problem::new(Code::Internal, format!("no closed body is called {schema}")))?;
+    let unknown = value.as_object().and_then(|object| object.keys().find(|key| !fields.contains(key)));
+    match (unknown, fields) {
+        (None, _) => Ok(value),
+        (Some(name), []) => {
+            Err(Problem::new(Code::ApiBody, format!("expected a body without fields, got `{}`", shown(name))))
+        }
+        (Some(name), fields) => {
+            let what =
+                format!("expected a body with fields among {}, got `{}`", fields.join(", "), shown(name));
+            Err(Problem::new(Code::ApiBody, what))
+        }
+    }
+}
+
+/// An entry that is to be appended.
+pub(super) fn entry(value: &Value) -> Answer<EntryDraft> {
+    // Both are entries all the same, so a schema's refusal would name a field and send the reader the wrong way.
+    let elsewhere = match value["type"].as_str() {
+        Some("SessionGenesis") => "a SessionGenesis: sessions are made by POST /v1/sessions",
+        Some("SessionHandoff") => "a SessionHandoff: the owner hands sessions over, throughline move",
+        _ => return Ok(EntryDraft::from_json(value)?),
+    };
+    Err(Problem::new(Code::Type, format!("expected an entry that is appended, got {elsewhere}")))
+}
+
+fn object(body: &Bytes) -> Answer<Value> {
     if body.is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
     }

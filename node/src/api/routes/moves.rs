@@ -39,7 +39,7 @@ async fn begin(
     Path(session): Path<String>,
     body: Bytes,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let body = input::json(&body)?;
+    let body = input::json(&body, "MoveRequest")?;
     let named = input::field::<String>(&body, "source")?.filter(|word| word.parse::<Leave>().is_err());
     let begin = Begin {
         session: input::session(&session)?,
@@ -68,8 +68,9 @@ async fn show(State(app): State<App>, Path(path): Path<OnePath>, query: input::Q
     Ok(Json(told))
 }
 
-async fn confirm(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Json<Value>> {
+async fn confirm(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
+    input::json(&body, "Nothing")?;
     Ok(Json(app.node().moves()?.confirm(session, id).await?))
 }
 
@@ -90,14 +91,15 @@ async fn handoff(
     Ok(Json(app.node().moves()?.give_handoff(session, id, body.to_vec()).await?))
 }
 
-async fn resume(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Json<Value>> {
+async fn resume(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
+    input::json(&body, "Nothing")?;
     Ok(Json(app.node().moves()?.resume(session, id).await?))
 }
 
 async fn abort(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
-    let body = if body.is_empty() { Value::Null } else { input::json(&body)? };
+    let body = input::json(&body, "AbortRequest")?;
     Ok(Json(app.node().moves()?.abort(session, id, leave(&body)?).await?))
 }
 

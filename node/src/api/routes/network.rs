@@ -47,7 +47,7 @@ fn known_json(peer: &KnownPeer) -> Value {
 }
 
 async fn add(State(app): State<App>, input::Whole(body): input::Whole) -> Answer<(StatusCode, Json<Value>)> {
-    let value = input::json(&body)?;
+    let value = input::json(&body, "PeerRequest")?;
     let alias: String = input::need(&value, "alias")?;
     let ticket: String = input::need(&value, "ticket")?;
     let peer = KnownPeer::of_ticket(&alias, &ticket)?;
@@ -74,7 +74,7 @@ async fn fetch(
     headers: HeaderMap,
     input::Whole(body): input::Whole,
 ) -> Answer<Response<Body>> {
-    let request = fetch_request(&input::json(&body)?)?;
+    let request = fetch_request(&input::json(&body, "FetchRequest")?)?;
     let network = app.node().network().cloned().ok_or_else(|| {
         Problem::new(Code::Unreachable, "this process runs without a network").hint("throughline serve")
     })?;

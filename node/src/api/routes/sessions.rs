@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Class;
 use throughline_protocol::id::{AgentIri, EntryCid, Principal, SessionId};
-use throughline_protocol::view::EntryDraft;
 use throughline_store::{Pin, PinDepth, SessionRow, SetPin};
 
 use super::input;
@@ -74,7 +73,7 @@ async fn create(
     headers: HeaderMap,
     input::Whole(body): input::Whole,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let value = input::json(&body)?;
+    let value = input::json(&body, "SessionRequest")?;
     let dry_run = input::flag(&query, "dryRun");
     let key = input::idempotency(&headers, &body)?;
     let class = match value["class"].as_str() {
@@ -88,7 +87,7 @@ async fn create(
         agent: input::field(&value, "agent")?,
         title: input::field(&value, "title")?,
         class,
-        first_entry: if first.is_null() { None } else { Some(EntryDraft::from_json(first)?) },
+        first_entry: if first.is_null() { None } else { Some(input::entry(first)?) },
         key,
         dry_run,
     };
@@ -172,7 +171,7 @@ async fn verify_post(
     input::Whole(body): input::Whole,
 ) -> Answer<Json<Value>> {
     let session = input::session(&session)?;
-    let value = input::json(&body)?;
+    let value = input::json(&body, "VerifyRequest")?;
     let payloads = payload_use(value["payloads"].as_str())?;
     let told = input::field(&value, "toldHead")?;
     verify(&app, session, payloads, told).await
@@ -228,7 +227,12 @@ async fn pin_get(State(app): State<App>, Path(session): Path<String>) -> Answer<
     app.act(move |node| Ok(pin_json(session, node.reader()?.pin(session)?.as_ref()))).await.map(Json)
 }
 
-async fn pin_put(State(app): State<App>, Path(session): Path<String>) -> Answer<Json<Value>> {
+async fn pin_put(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    input::Whole(body): input::Whole,
+) -> Answer<Json<Value>> {
+    input::json(&body, "Nothing")?;
     set_pin(&app, &session, Some(PinDepth::Files)).await
 }
 

@@ -94,9 +94,29 @@ fn curl(ctx: &Context, args: &CurlArgs) -> Answer<Outcome> {
     Err(refusal::usage(format!("expected to run curl, got: {error}")))
 }
 
-/// curl's arguments: the socket first, bare paths as URLs, and JSON as the content type of data that names none.
+/// Options of one letter that take a value, which may follow in the same word: `man curl`.
+const TAKE_A_VALUE: &str = "AbcCdDeEFhHKmoPQrtTuUwxXyYz";
+
+/// Whether a word says what curl is to tell of its progress.
+fn tells_of_progress(arg: &str) -> bool {
+    if let Some(long) = arg.strip_prefix("--") {
+        let name = long.strip_prefix("no-").unwrap_or(long);
+        return matches!(name, "silent" | "progress-bar" | "progress-meter");
+    }
+    let letters = arg.strip_prefix('-').unwrap_or_default();
+    letters
+        .chars()
+        .take_while(|letter| !TAKE_A_VALUE.contains(*letter))
+        .any(|letter| matches!(letter, 's' | '#'))
+}
+
+/// curl's arguments: the socket first, no progress but errors, bare paths as URLs, and JSON as the content type of data that
+/// names none. What the user says of the progress stands.
 fn arguments(socket: &Path, given: &[String]) -> Vec<String> {
     let mut out = vec!["--unix-socket".to_owned(), socket.display().to_string()];
+    if !given.iter().any(|arg| tells_of_progress(arg)) {
+        out.push("-sS".to_owned());
+    }
     let sends = |arg: &String| arg.starts_with("-d") || arg.starts_with("--data") || arg == "--json";
     let typed = given.iter().any(|arg| arg.to_ascii_lowercase().contains("content-type:"));
     if given.iter().any(sends) && !typed {
@@ -130,6 +150,22 @@ mod tests {
             "{}",
         ];
         assert_eq!(got, expected);
+        for (given, is_quiet) in [
+            (&["/v1/status"][..], true),
+            (&["-XPOST", "-Hs: s", "/v1/stop"], true),
+            (&["--silent"], false),
+            (&["-vs"], false),
+            (&["-#"], false),
+            (&["--no-silent"], false),
+            (&["--progress-bar"], false),
+        ] {
+            let given: Vec<String> = given.iter().map(|&arg| arg.to_owned()).collect();
+            assert_eq!(
+                arguments(Path::new("/s"), &given).iter().any(|arg| arg == "-sS"),
+                is_quiet,
+                "{given:?}"
+            );
+        }
         let own = ["-d", "x", "-H", "Content-Type: application/cbor", "/v1/refs"].map(str::to_owned);
         assert!(!arguments(Path::new("/s"), &own).iter().any(|arg| arg == "content-type: application/json"));
     }

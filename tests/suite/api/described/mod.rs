@@ -6,11 +6,12 @@ mod mutants;
 mod page;
 
 use serde_json::{Map, Value, json};
+use throughline_node::api::client::Call;
 use throughline_node::api::openapi;
 use throughline_protocol::entry::{Body, Note};
 use throughline_protocol::view::EntryDraft;
 
-use super::home::{Home, code, of, response};
+use super::home::{Home, asking, code, of, response};
 use crate::support::schema::Schemas;
 
 /// Fields that name earlier entries of the session.
@@ -44,11 +45,13 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().map_or(Vec::new(), |map: &Map<String, Value>| map.keys().map(String::as_str).collect())
 }
 
-/// A session with a message and a response, and the base of its next entry.
+/// A session with a message and a response that asks for the calls of the examples, and the base of its next entry.
 async fn begun(home: &Home, about: &str) -> (String, String) {
     let (session, head) = home.session(about).await;
-    let head = home.append(&session, &head, "a response").await;
-    (session, head)
+    let asks = asking(&[("toolu_01", "bash"), ("toolu_02", "edit")]);
+    let (status, answer) = post(home, &session, &head, &asks, "").await;
+    assert_eq!(status, 201, "{answer}");
+    (session, of(&answer["head"], "cid"))
 }
 
 /// An example as it would be stated in a session that is there: links to earlier entries are its head's, and the numbers of a
@@ -189,8 +192,9 @@ async fn what_is_described_nowhere_is_appended_by_no_server() {
     let (session, base) = begun(&home, "openings").await;
     let agent = format!("hm://{}", home.owner.principal());
     for (entry, refusal) in [
-        (json!({"type": "SessionGenesis", "agent": agent, "nonce": "AAAAAAAAAAAAAAAAAAAAAA=="}), "E_GENESIS"),
-        (json!({"type": "SessionHandoff", "reason": "mine now"}), "E_CAP_ROLE"),
+        (json!({"type": "SessionGenesis", "agent": agent, "nonce": "AAAAAAAAAAAAAAAAAAAAAA=="}), "E_TYPE"),
+        (json!({"type": "SessionGenesis"}), "E_TYPE"),
+        (json!({"type": "SessionHandoff", "reason": "mine now"}), "E_TYPE"),
         (json!({"type": "SessionNote", "kind": "class", "class": "public"}), "E_CLASS_DOWNGRADE"),
         (json!({"type": "SessionUserMessage", "body": []}), "E_SCHEMA_MISSING"),
     ] {
@@ -199,4 +203,56 @@ async fn what_is_described_nowhere_is_appended_by_no_server() {
         assert!(status >= 400, "{refused}");
         assert_eq!(code(&refused), refusal, "{refused}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_appended_by_no_server_is_said_to_be_made_elsewhere() {
+    let home = Home::new().await;
+    let (session, base) = begun(&home, "elsewhere").await;
+    for (kind, how) in [("SessionGenesis", "POST /v1/sessions"), ("SessionHandoff", "throughline move")] {
+        let entry = json!({"type": kind});
+        let (_, refused) = post(&home, &session, &base, &entry, "").await;
+        let (_, first) = home.post_as("/v1/sessions", kind, &json!({"firstEntry": entry})).await;
+        for refused in [refused, first] {
+            let detail = refused["detail"].as_str().unwrap();
+            assert_eq!(code(&refused), "E_TYPE", "{refused}");
+            assert!(detail.contains(kind) && detail.contains(how), "{detail}");
+        }
+    }
+}
+
+/// Every body of JSON that a route takes is closed, and a route that takes none takes no fields.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_that_a_body_does_not_have_is_refused_by_its_name() {
+    let home = Home::new().await;
+    let (session, base) = begun(&home, "closed").await;
+    let document = openapi::document();
+    let schemas = Schemas::of_document(document.clone());
+    let stats = home.node.reader().unwrap().stats().unwrap();
+    let mut refused_by = 0;
+    for route in openapi::ROUTES.iter().filter(|route| matches!(route.method, "post" | "put")) {
+        let json_body = route.takes.iter().find(|media| media.kind == "application/json");
+        if json_body.is_none() && !route.takes.is_empty() {
+            continue;
+        }
+        let path = route.path.replace("{session}", &session).replace("{move}", &"0".repeat(32));
+        // What would be done otherwise, where that is little: an append and a peer.
+        let mut body = match route.path {
+            "/v1/sessions/{session}/entries" => json!({"base": base, "entry": response("x")}),
+            "/v1/fetch" => json!({"session": session}),
+            _ => json!({}),
+        };
+        body["extraField"] = 1.into();
+        if let Some(media) = json_body {
+            assert!(!schemas.faults_by(media.schema, &body).is_empty(), "{path}");
+        }
+        let method = route.method.to_uppercase().parse().unwrap();
+        let call = Call::json(method, &path, &body).header("idempotency-key", "closed");
+        let (status, refused) = home.told(call).await;
+        assert_eq!((status, code(&refused)), (400, "E_API_BODY"), "{path}: {refused}");
+        assert!(refused["detail"].as_str().unwrap().contains("`extraField`"), "{path}: {refused}");
+        refused_by += 1;
+    }
+    assert!(refused_by >= 12, "{refused_by} routes");
+    assert_eq!(home.node.reader().unwrap().stats().unwrap(), stats, "nothing was done");
 }
