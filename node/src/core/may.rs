@@ -14,7 +14,7 @@ impl Node {
     ///
     /// # Errors
     /// `E_SEALED`, `E_FROZEN`, `E_RETIRED`, `EV_EQUIVOCATION`, `EV_OWNER_EQUIVOCATION`, `E_FENCED`, `E_NOT_HOLDER`, `E_SIGN_GUARD`.
-    pub(super) fn may_sign(&self, reader: &Reader, standing: &Standing) -> Answer<()> {
+    pub(crate) fn may_sign(&self, reader: &Reader, standing: &Standing) -> Answer<()> {
         let (row, state) = (&standing.row, &standing.state);
         let refuse = |code: Code, what: String| {
             Err(Problem::new(code, what)

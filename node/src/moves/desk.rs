@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use throughline_protocol::code::Code;
-use throughline_protocol::handoff::{Driver, MoveId};
+use throughline_protocol::handoff::{Driver, Limits, MoveId};
 use throughline_protocol::id::{SessionId, UnixMillis};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -95,7 +95,8 @@ impl Entry {
 
 impl Desk {
     /// Begins a move; answers with where it stands at once. A target without a grant that covers the session is told
-    /// apart before anybody is asked to freeze: `needs-grant`, with the refusal and the command that helps.
+    /// apart before anybody is asked to freeze: `needs-grant`, with the refusal and the command that helps. A target that holds the
+    /// session and goes on is no move: `held`, and nothing is signed.
     ///
     /// # Errors
     /// `E_NOT_FOUND_YET` for a session that is not held here and that nobody who was asked gives, `E_UNREACHABLE` when the one who
@@ -106,18 +107,17 @@ impl Desk {
         self.find_session(&begin).await?;
         let peers = self.moves.road.peers(&self.node).await;
         self.blocking(Desk::forget_oldest).await?;
-        let (begin, desk) = (begin, self.clone());
-        let planned = self.blocking(move |desk| desk.plan(&begin, &peers)).await?;
-        match planned {
-            Planned::Told(value) => Ok(value),
+        match self.plan(&begin, peers).await? {
+            Planned::Told(value) | Planned::Held { answer: value, .. } => Ok(value),
             Planned::Ready { mut plan, owner, names } => {
                 if let Some(source) = plan.origin.server() {
                     plan.told = self.moves.road.told(&self.node, source, plan.session).await;
                 }
                 let (session, move_id) = (plan.session, plan.move_id);
                 let began = now();
-                let driver = Driver::new(Duration::ZERO, *plan, self.moves.limits);
-                let mut driven = desk.driven();
+                let limits = Limits { idle_max: self.idle_max(), ..self.moves.limits };
+                let driver = Driver::new(Duration::ZERO, *plan, limits);
+                let mut driven = self.driven();
                 expect_none_open(&driven, session)?;
                 let Handles { acts, told } =
                     Drive::start(self.clone(), (driver, owner, names), began, Progress::new());
@@ -247,7 +247,15 @@ impl Desk {
     /// How long a step of a move may go without progress before it counts as stuck.
     #[must_use]
     pub fn idle_max(&self) -> Duration {
-        self.moves.limits.idle_max
+        self.idle.unwrap_or(self.moves.limits.idle_max)
+    }
+
+    /// The same desk for somebody who waits so long, where `idle` says so: what is asked of a move through it holds for the move from
+    /// then on, until this process ends.
+    #[must_use]
+    pub fn patient(mut self, idle: Option<Duration>) -> Self {
+        self.idle = idle;
+        self
     }
 
     // ---- moves in memory ------------------------------------------------------------------------------------------
@@ -324,6 +332,9 @@ impl Desk {
         }
         let desk = self.clone();
         let acts = self.blocking(move |_| desk.running(id)).await?;
+        if let Some(idle) = self.idle {
+            let _ = acts.send(Act::Patience(idle)).await;
+        }
         let (done, answer) = oneshot::channel();
         // A task that ended meanwhile drops the act, and with it the way back.
         let _ = acts.send(act(done)).await;

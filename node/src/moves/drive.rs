@@ -44,6 +44,8 @@ pub(super) enum Act {
     Before(u64),
     /// What is to be signed, and what the target lacked.
     Facts(RequestId, Answer<(Value, Sent)>),
+    /// How long a step may go without progress from now on.
+    Patience(Duration),
     /// Go on although something is lacking.
     Confirm(Done),
     /// The owner signed.
@@ -192,6 +194,7 @@ impl Drive {
             Act::Viewed(peer, looked) => self.looked(peer, looked),
             Act::Before(entries) => self.before = Some(entries),
             Act::Facts(request, found) => self.facts_found(request, found),
+            Act::Patience(idle) => self.driver.wait_at_most(idle),
             Act::Confirm(done) => return Some((done, self.confirm())),
             Act::Handoff(bytes, done) => return Some((done, self.sealed(bytes))),
             Act::Resume(done) => {

@@ -79,12 +79,14 @@ impl Drive {
         self.sends.spawn(errand);
     }
 
-    /// Who has the chain: the source while it answers, this node, then the others. Not the target itself.
+    /// Who has the chain: the source while it answers, this node, then the others. Not the target itself. Where this node takes over
+    /// without the source that is nobody: the survey brought here what the others have, and who does not have it would only fail.
     fn providers(&self, message: &Message) -> Vec<Principal> {
         let Message::Offer { providers, .. } = message else { return Vec::new() };
         let (plan, own) = (self.driver.plan(), self.desk.node.principal());
         let online = match plan.origin {
             Origin::Online(source) => Some(source),
+            Origin::Offline(_) if plan.target == own => return Vec::new(),
             Origin::Offline(_) => None,
         };
         let others = providers.iter().copied().filter(|peer| Some(*peer) != plan.origin.server());
@@ -167,7 +169,7 @@ impl Desk {
     }
 
     /// A request of a move to a server: this node is asked without the network.
-    async fn ask(&self, to: Principal, request: HandoffRequest) -> Result<HandoffAnswer, Code> {
+    pub(super) async fn ask(&self, to: Principal, request: HandoffRequest) -> Result<HandoffAnswer, Code> {
         if to == self.node.principal() {
             Ok(self.answer(Asker::Local, request).await)
         } else {
@@ -175,7 +177,7 @@ impl Desk {
         }
     }
 
-    async fn grants(&self, owner: Principal, grant: Option<Cid>) -> Vec<Arc<[u8]>> {
+    pub(super) async fn grants(&self, owner: Principal, grant: Option<Cid>) -> Vec<Arc<[u8]>> {
         let own = self.node.principal();
         let found =
             self.blocking(move |desk| facts::grants_for(&desk.node.reader()?, owner, own, grant)).await;

@@ -211,13 +211,27 @@ impl Held {
     }
 
     /// Where it stands. A later epoch counts also while its entries are not held: a source that retired by its opening tells it,
-    /// one that a crash kept from retiring refuses to name its own.
+    /// one that a crash kept from retiring refuses to name its own. A holder that may not sign before a new epoch says what one says
+    /// that holds nothing: whoever asks must not take it for one that goes on.
     fn status(&self, desk: &Desk) -> Reply {
         let fence = self.row(&desk.node).map_err(reject)?.map_or(Epoch::ZERO, |row| row.fence);
         if let Some(source) = &self.source {
             expect_newest(source, fence)?;
         }
-        Ok(handoff::status(self.source.as_ref(), Some(&self.target)))
+        let status = handoff::status(self.source.as_ref(), Some(&self.target));
+        match status {
+            handoff::Answer::Active { epoch, .. } if !self.is_guarded(desk).map_err(reject)? => {
+                Ok(handoff::Answer::Idle { epoch: Some(epoch) })
+            }
+            status => Ok(status),
+        }
+    }
+
+    /// Whether the sign guard lets this node go on in the session.
+    fn is_guarded(&self, desk: &Desk) -> Answer<bool> {
+        let reader = desk.node.reader()?;
+        let refused = desk.node.may_sign(&reader, &standing(&reader, self.session)?).err();
+        Ok(refused.is_none_or(|problem| problem.code() != Code::SignGuard))
     }
 
     /// Takes the handoff into the chain, then lets go. The chain is what every other node will see too.

@@ -34,6 +34,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use throughline_protocol::code::Code;
 use throughline_protocol::handoff::{Limits, MoveId};
@@ -79,6 +80,8 @@ impl Moves {
 pub struct Desk {
     node: Node,
     moves: Arc<Moves>,
+    /// How long whoever asks lets a step go without progress; none is as long as the node does.
+    idle: Option<Duration>,
 }
 
 /// Opens a node's desk: reads the journals, goes on with what is not finished if there is a network, and answers other
@@ -105,7 +108,7 @@ impl Node {
     pub fn moves(&self) -> Answer<Desk> {
         let moves = self.attached_moves();
         let moves = moves.ok_or_else(|| Problem::new(Code::Refused, "this node moves no sessions"))?;
-        Ok(Desk { node: self.clone(), moves: Arc::clone(moves) })
+        Ok(Desk { node: self.clone(), moves: Arc::clone(moves), idle: None })
     }
 }
 

@@ -1,16 +1,17 @@
-//! Planning a move: who leaves, who takes over, whether they may, and who else is asked.
+//! Planning a move: who leaves, who takes over, whether they may, and who else is asked. `docs/PROTOCOL.md` §Handing over.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use throughline_protocol::code::Code;
-use throughline_protocol::fork::Ending;
+use throughline_protocol::fork::{Ending, Mark};
 use throughline_protocol::handoff::Point;
 use throughline_protocol::handoff::driver::{Origin, Plan};
 use throughline_protocol::id::{AgentIri, Principal, SessionId};
+use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffState, HandoffStep};
 
-use super::Desk;
 use super::desk::{Begin, Depth, Leave, expect_none_open};
 use super::drive_acts::fresh_id;
-use super::report::{self, Names, Servers};
+use super::report::{self, Names, Servers, Unbegun};
+use super::{Desk, wire};
 use crate::api::error::{Answer, Problem};
 use crate::core::{Granted, shape, standing};
 use crate::sync::peers;
@@ -21,10 +22,37 @@ pub(super) enum Planned {
     Ready { plan: Box<Plan>, owner: Principal, names: Names },
     /// It does not; this is the answer.
     Told(Value),
+    /// The target is the holder. If it says that it goes on, this is the answer; else what stands in `otherwise`.
+    Held { holder: Principal, owner: Principal, answer: Value, otherwise: Box<Planned> },
 }
 
 impl Desk {
-    pub(super) fn plan(&self, begin: &Begin, peers: &[Principal]) -> Answer<Planned> {
+    /// What a request for a move comes to. A target that is the holder already is asked whether it goes on: one that stands still, or
+    /// that may not sign before a new epoch, is handed the session as any other.
+    pub(super) async fn plan(&self, begin: &Begin, peers: Vec<Principal>) -> Answer<Planned> {
+        let asked = begin.clone();
+        match self.blocking(move |desk| desk.plan_blocking(&asked, &peers)).await? {
+            Planned::Held { holder, owner, answer, otherwise } => {
+                let goes_on = self.goes_on(begin.session, holder, owner).await?;
+                Ok(if goes_on { Planned::Told(answer) } else { *otherwise })
+            }
+            planned => Ok(planned),
+        }
+    }
+
+    /// Whether the holder says that it appends. One that does not answer could take nothing over either: it is left as it is.
+    async fn goes_on(&self, session: SessionId, holder: Principal, owner: Principal) -> Answer<bool> {
+        let grants = self.grants(owner, None).await;
+        let status = wire::request(session, fresh_id()?, HandoffStep::Status, grants);
+        let asked = tokio::time::timeout(self.moves.limits.answer_max, self.ask(holder, status)).await;
+        Ok(match asked {
+            Ok(Ok(HandoffAnswer::State(status))) => matches!(status.state, HandoffState::Active { .. }),
+            Ok(Ok(HandoffAnswer::Error(_))) => false,
+            Ok(Err(_)) | Err(_) => true,
+        })
+    }
+
+    fn plan_blocking(&self, begin: &Begin, peers: &[Principal]) -> Answer<Planned> {
         let target = self.resolve(&begin.to)?;
         let reader = self.node.reader()?;
         let standing = standing(&reader, begin.session)?;
@@ -50,36 +78,51 @@ impl Desk {
         let names =
             Names { from: holder.map(|holder| self.name(holder)).transpose()?, to: self.name(target)? };
         let servers = Servers { from: holder, to: target };
-        let tip = Point { cid: row.tip.cid, seq: row.tip.seq };
-        let told = |word| {
-            let base = json!({"cid": tip.cid.to_string(), "seq": tip.seq.get()});
-            report::unbegun(begin.session, word, (servers, &names), row.tip.epoch.get(), base)
-        };
+        let told = |why| report::unbegun(begin.session, why, (servers, &names), &row.tip);
         if let Some(problem) = self.grant_lacking(begin.session, target, &names.to, state.agent())? {
-            let mut value = told("needs-grant");
+            let mut value = told(Unbegun::NeedsGrant);
             value["error"] = problem.to_json();
             return Ok(Planned::Told(value));
         }
-        if begin.depth == Depth::DryRun {
-            return Ok(Planned::Told(told("planned")));
-        }
+        let planned = match begin.depth {
+            Depth::DryRun => Planned::Told(told(Unbegun::Planned)),
+            Depth::Begin => {
+                let plan = self.plan_of(begin, (row.tip, holder), target, peers)?;
+                Planned::Ready { plan: Box::new(plan), owner: row.owner, names: names.clone() }
+            }
+        };
+        Ok(match holder.filter(|holder| *holder == target) {
+            Some(holder) => {
+                let (answer, otherwise) = (told(Unbegun::Held), Box::new(planned));
+                Planned::Held { holder, owner: row.owner, answer, otherwise }
+            }
+            None => planned,
+        })
+    }
+
+    fn plan_of(
+        &self,
+        begin: &Begin,
+        (tip, holder): (Mark, Option<Principal>),
+        target: Principal,
+        peers: &[Principal],
+    ) -> Answer<Plan> {
         let own = self.node.principal();
         let others =
             peers.iter().copied().filter(|peer| ![Some(own), Some(target), holder].contains(&Some(*peer)));
-        let plan = Plan {
+        Ok(Plan {
             move_id: fresh_id()?,
             session: begin.session,
-            epoch: row.tip.epoch,
+            epoch: tip.epoch,
             origin: match (begin.leave, holder) {
                 (Leave::Auto, Some(holder)) => Origin::Online(holder),
                 (Leave::Auto | Leave::Offline, holder) => Origin::Offline(holder),
             },
             target,
             peers: others.collect(),
-            held: Some(tip),
+            held: Some(Point { cid: tip.cid, seq: tip.seq }),
             told: None,
-        };
-        Ok(Planned::Ready { plan: Box::new(plan), owner: row.owner, names })
+        })
     }
 
     /// The refusal of a target that may not hold the session, with the command that the owner runs.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::fork::Mark;
 use throughline_protocol::handoff::driver::{Confirmation, Origin, Outcome, Phase};
 use throughline_protocol::handoff::{Driver, Point, Presence, Readiness, Receipt};
 use throughline_protocol::id::{Principal, Seq, SessionId};
@@ -309,19 +310,35 @@ pub(super) fn silence(phase: Phase, held: Option<Point>, code: Code) -> State {
     }
 }
 
-/// What a move would be that is not begun: planned, or in need of a grant.
+/// Why a move is not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unbegun {
+    /// It was only asked what it would do.
+    Planned,
+    /// The target may not hold the session.
+    NeedsGrant,
+    /// The target holds it already.
+    Held,
+}
+
+/// What a move would be that is not begun; `tip` is the newest entry that is held here.
 pub(super) fn unbegun(
     session: SessionId,
-    state: &str,
+    why: Unbegun,
     (servers, names): (Servers, &Names),
-    epoch: u64,
-    base: Value,
+    tip: &Mark,
 ) -> Value {
+    let (epoch, next) = (tip.epoch.get(), tip.epoch.next().get());
+    let (state, to_epoch, to_state) = match why {
+        Unbegun::Planned => ("planned", next, "idle"),
+        Unbegun::NeedsGrant => ("needs-grant", next, "idle"),
+        Unbegun::Held => ("held", epoch, "active"),
+    };
     json!({
         "v": 1, "kind": "move", "move": null, "session": session.to_string(), "state": state,
         "from": end(servers.from, names.from.as_deref(), epoch, "active"),
-        "to": end(Some(servers.to), Some(&names.to), epoch + 1, "idle"),
-        "handoff": null, "base": base, "sent": null, "receipt": null, "cut": [], "prepared": null, "phases": [],
+        "to": end(Some(servers.to), Some(&names.to), to_epoch, to_state),
+        "handoff": null, "base": json!({"cid": tip.cid.to_string(), "seq": tip.seq.get()}), "sent": null, "receipt": null, "cut": [], "prepared": null, "phases": [],
         "elapsedMs": 0,
     })
 }

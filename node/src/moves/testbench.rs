@@ -174,10 +174,11 @@ impl Bench {
         super::attach_with(&node, Arc::new(self.wires.clone()), limits()).unwrap();
     }
 
-    /// As [`Bench::reopen`], with the limits of every day: silence is not told while a test runs.
+    /// As [`Bench::reopen`], with more patience than a test has: silence is not told while it runs.
     pub(super) async fn reopen_patient(&mut self, name: &str) {
+        let limits = Limits { idle_max: SOON * 10, ..Limits::default() };
         let node = self.reopen_dir(name, |_| ()).await;
-        super::attach_with(&node, Arc::new(self.wires.clone()), Limits::default()).unwrap();
+        super::attach_with(&node, Arc::new(self.wires.clone()), limits).unwrap();
     }
 
     /// As [`Bench::reopen`]; something happens to its store before its moves go on.

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
@@ -225,15 +227,6 @@ async fn a_move_to_the_node_that_drives_it_needs_no_network_for_its_own_part() {
     assert_eq!((&told["state"], &told["to"]["epoch"]), (&json!("done"), &json!(2)), "{told:#}");
     assert_eq!(holders(&bench, session), [bench.a.principal()]);
     append(&bench.a, session, "home again").unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_moves_to_the_server_that_holds_it() {
-    let bench = Bench::new();
-    let session = bench.session(1);
-    let told = bench.move_to(session, &bench.a, Leave::Auto).await;
-    assert_eq!((&told["state"], &told["to"]["epoch"]), (&json!("done"), &json!(1)), "{told:#}");
-    assert_eq!(append(&bench.a, session, "in a new epoch").unwrap()["epoch"], 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -598,4 +591,82 @@ async fn who_is_named_is_asked_for_what_is_newest() {
     let asked = bench.until(&begun, &["needs-handoff"]).await;
     bench.sign(&asked).await;
     assert_eq!(bench.until(&begun, &["done", "waiting"]).await["state"], "done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn this_node_takes_over_what_it_holds_of_a_dead_server_whoever_else_is_there() {
+    let bench = Bench::new();
+    bench.grant(bench.d.principal(), Role::Writer);
+    let session = bench.session(3);
+    bench.wires.kill(&bench.a);
+    // B is connected and has nothing of the session: it gives nothing that would be missing here.
+    assert!(bench.b.reader().unwrap().session(session).unwrap().is_none());
+    let told = bench.move_to(session, &bench.d, Leave::Offline).await;
+    assert_eq!((&told["state"], &told["from"]["state"]), (&json!("done"), &json!("unheard")), "{told:#}");
+    assert_eq!((&told["base"]["seq"], &told["sent"]["entries"]), (&json!(4), &json!(0)), "{told:#}");
+    assert_eq!(holders(&bench, session), [bench.a.principal(), bench.d.principal()], "A has not heard of it");
+    assert_eq!(append(&bench.d, session, "here now").unwrap()["epoch"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_to_the_holder_signs_nothing() {
+    let bench = Bench::new();
+    let session = bench.session(1);
+    let moved = bench.move_to(session, &bench.b, Leave::Auto).await;
+    assert_eq!(moved["state"], "done", "{moved:#}");
+    let tip = row(&bench.d, session).tip;
+    for (leave, depth) in [
+        (Leave::Auto, Depth::Begin),
+        (Leave::Offline, Depth::Begin),
+        (Leave::Auto, Depth::DryRun),
+        (Leave::Offline, Depth::DryRun),
+    ] {
+        let to = bench.b.principal().to_string();
+        let told = bench.desk().begin(Begin { session, to, leave, ask: None, depth }).await.unwrap();
+        assert_eq!((&told["state"], &told["move"]), (&json!("held"), &Value::Null), "{told:#}");
+        assert_eq!((&told["to"]["epoch"], &told["to"]["state"]), (&json!(1), &json!("active")), "{told:#}");
+    }
+    // Nor when it does not answer: then it could take nothing over either.
+    bench.wires.kill(&bench.b);
+    assert_eq!(bench.begin(session, &bench.b, Leave::Auto).await["state"], "held");
+    assert_eq!((row(&bench.d, session).tip, bench.desk().list()), (tip, vec![moved]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_stands_still_is_handed_the_session_anew() {
+    let bench = Bench::new();
+    let session = bench.session(2);
+    let waits = waits_for_a_dead_source(&bench, session).await;
+    let (session, id) = named(&waits);
+    bench.desk().abort(session, id, Leave::Offline).await.unwrap();
+    bench.wires.revive(&bench.a);
+    assert_eq!(append(&bench.a, session, "frozen still"), Err(Code::Frozen));
+    let told = bench.move_to(session, &bench.a, Leave::Offline).await;
+    assert_eq!((&told["state"], &told["to"]["epoch"]), (&json!("done"), &json!(1)), "{told:#}");
+    assert_eq!(append(&bench.a, session, "in a new epoch").unwrap()["epoch"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_says_how_long_a_server_may_be_silent() {
+    let mut bench = Bench::new();
+    // A node whose own patience outlasts the test.
+    bench.reopen_patient("d").await;
+    let session = bench.session(1);
+    let patient = || bench.desk().patient(Some(Duration::from_millis(200)));
+    bench.wires.kill(&bench.a);
+    let to = bench.b.principal().to_string();
+    let begin = Begin { session, to, leave: Leave::Auto, ask: None, depth: Depth::Begin };
+    let begun = patient().begin(begin.clone()).await.unwrap();
+    bench.until(&begun, &["needs-confirmation"]).await;
+
+    // The same for a move that was begun without saying so.
+    bench.wires.revive(&bench.a);
+    let (session, id) = named(&begun);
+    bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    let begun = bench.desk().begin(begin).await.unwrap();
+    bench.until(&begun, &["needs-handoff"]).await;
+    bench.wires.kill(&bench.a);
+    let (session, id) = named(&begun);
+    let told = patient().abort(session, id, Leave::Auto).await.unwrap();
+    assert_eq!((&told["state"], &told["phase"]), (&json!("waiting"), &json!("rollback")), "{told:#}");
 }

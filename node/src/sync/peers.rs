@@ -113,9 +113,13 @@ pub fn resolve(reader: &Reader, who: &str) -> Answer<KnownPeer> {
 /// Remembers a peer. Adding it again with other addresses replaces them.
 ///
 /// # Errors
-/// `E_AMBIGUOUS` when the alias stands for another principal, `E_QUOTA` when the book is full.
+/// `E_USAGE` for this node itself, `E_AMBIGUOUS` when the alias stands for another principal, `E_QUOTA` when the book is full.
 pub fn add(node: &Node, peer: &KnownPeer) -> Answer<Added> {
     check_alias(&peer.alias)?;
+    if peer.principal == node.principal() {
+        let what = "expected the ticket of another node, got this node's own; this node is called self, and is no peer of its own";
+        return Err(Problem::new(Code::Usage, what).hint("throughline id --ticket, on the other node"));
+    }
     let reader = node.reader()?;
     let known = list(&reader)?;
     let held = known.iter().find(|held| held.alias == peer.alias);

@@ -86,7 +86,8 @@ fn operation(route: &Route) -> Value {
 
 /// Whether an empty body says less than the route needs.
 fn needs_body(route: &Route) -> bool {
-    let optional = ["Nothing", "AbortRequest", "FsckRequest", "VerifyRequest", "SessionRequest"];
+    let optional =
+        ["Nothing", "AbortRequest", "ResumeRequest", "FsckRequest", "VerifyRequest", "SessionRequest"];
     !route.takes.iter().any(|media| optional.contains(&media.schema))
 }
 

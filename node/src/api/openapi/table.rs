@@ -344,7 +344,7 @@ pub const ROUTES: &[Route] = &[
     ),
     post(
         "/v1/sessions/{session}/moves/{move}/resume",
-        &[as_json("Nothing")],
+        &[as_json("ResumeRequest")],
         &[as_json("answer.move")],
         "Go on after a crash or a lost reply",
     ),

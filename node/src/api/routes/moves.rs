@@ -53,7 +53,7 @@ async fn begin(
             None => return Err(Problem::new(Code::ApiBody, "expected true or false in `dryRun`")),
         },
     };
-    let told = app.node().moves()?.begin(begin).await?;
+    let told = app.node().moves()?.patient(patience(&body)?).begin(begin).await?;
     let status = if told["move"].is_null() { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(told)))
 }
@@ -93,19 +93,30 @@ async fn handoff(
 
 async fn resume(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
-    input::json(&body, "Nothing")?;
-    Ok(Json(app.node().moves()?.resume(session, id).await?))
+    let body = input::json(&body, "ResumeRequest")?;
+    Ok(Json(app.node().moves()?.patient(patience(&body)?).resume(session, id).await?))
 }
 
 async fn abort(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
     let body = input::json(&body, "AbortRequest")?;
-    Ok(Json(app.node().moves()?.abort(session, id, leave(&body)?).await?))
+    let desk = app.node().moves()?.patient(patience(&body)?);
+    Ok(Json(desk.abort(session, id, leave(&body)?).await?))
 }
 
 /// How the source is left: `auto` unless the body says otherwise.
 fn leave(body: &Value) -> Answer<Leave> {
     input::field::<String>(body, "source")?.map_or(Ok(Leave::Auto), |word| word.parse())
+}
+
+/// How long a step may go without progress, where the body says so.
+fn patience(body: &Value) -> Answer<Option<Duration>> {
+    let told = Some(&body["timeoutMs"]).filter(|told| !told.is_null());
+    let ms = told.map(|told| {
+        let ms = told.as_u64().filter(|ms| *ms > 0);
+        ms.ok_or_else(|| Problem::new(Code::ApiBody, "expected milliseconds in `timeoutMs`, at least 1"))
+    });
+    Ok(ms.transpose()?.map(Duration::from_millis))
 }
 
 /// Session and move of a path.

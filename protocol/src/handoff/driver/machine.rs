@@ -242,6 +242,11 @@ impl Driver {
         Ok(())
     }
 
+    /// How long a step may go without progress from now on; the journal does not keep it.
+    pub fn wait_at_most(&mut self, idle_max: Duration) {
+        self.limits.idle_max = idle_max;
+    }
+
     /// Takes one input. `now` is the time since some fixed moment, from a clock that never goes back.
     pub fn handle(&mut self, now: Duration, input: Input) {
         match input {
