@@ -264,6 +264,12 @@ impl Dirs {
         self.data.join("LOCK")
     }
 
+    /// Where the API of the running node answers, for whoever finds the data directory only.
+    #[must_use]
+    pub fn socket_note(&self) -> PathBuf {
+        self.data.join("SOCKET")
+    }
+
     /// What exists only while a node runs.
     #[must_use]
     pub fn run(&self) -> &Path {

@@ -5,6 +5,7 @@
 //!                                                         └─▶ sync, moves ─▶ net
 //! ```
 
+mod address;
 pub mod api;
 pub mod bench;
 pub mod cli;

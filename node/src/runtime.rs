@@ -1,8 +1,9 @@
 //! Bringing a node up: in a command's own process, or as the server that `serve` runs.
 
 use std::io::{self, ErrorKind, Write as _};
-use std::net::SocketAddr;
+use std::net::SocketAddr as TcpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use throughline_protocol::code::Code;
 use throughline_store::Sweep;
 
+use crate::address;
 use crate::api::client::{Client, Endpoint};
 use crate::api::error::{Answer, Problem};
 use crate::api::gate::Gate;
@@ -28,6 +30,8 @@ use crate::taken::{self, Port};
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a node that ends waits for its connections to close.
 const GOODBYE: Duration = Duration::from_secs(3);
+/// Bytes of a path at which a socket can be: `sun_path` of `sockaddr_un` (unix(7)) without the zero byte that ends it.
+const SOCKET_PATH_MAX: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 /// Events that stay for readers that come back.
 const EVENTS_KEPT: u64 = 100_000;
 
@@ -108,12 +112,16 @@ pub async fn serve(dirs: &Dirs, config: &Config, on_ready: impl FnOnce() + Send 
         tasks.push(task);
     }
     write_pid(dirs);
+    if let Err(error) = address::write(dirs, &socket) {
+        tracing::warn!("writing where the API answers failed: {error}");
+    }
     tokio::spawn(sweep(node.clone()));
     on_ready();
     until_stopped(&node).await;
     for task in tasks {
         let _ = task.await;
     }
+    address::remove(dirs);
     let _ = std::fs::remove_file(&socket);
     let _ = std::fs::remove_file(dirs.pid_file());
     goodbye(&node).await;
@@ -130,8 +138,28 @@ fn no_network(problem: Problem) -> Problem {
     )
 }
 
+/// Refuses a path at which the system takes no socket.
+///
+/// # Errors
+/// `E_CONFIG` when it is too long, or holds a zero byte.
+pub(crate) fn expect_socket_path(path: &Path) -> Answer<()> {
+    let Err(error) = SocketAddr::from_pathname(path) else { return Ok(()) };
+    let length = path.as_os_str().len();
+    let why = if length > SOCKET_PATH_MAX {
+        format!("expected at most {SOCKET_PATH_MAX} bytes, which is what a socket takes, got {length}")
+    } else {
+        error.to_string()
+    };
+    let detail = format!("there can be no socket of the local API (api.socket) at {}: {why}", path.display());
+    Err(Problem::new(Code::Config, detail)
+        .hint("use a shorter --home, or set api.socket in the config file to a shorter path"))
+}
+
 /// The local API has no socket.
 fn no_socket(path: &Path, error: &io::Error) -> Problem {
+    if let Err(problem) = expect_socket_path(path) {
+        return problem;
+    }
     let why = if error.kind() == ErrorKind::NotFound {
         "its directory does not exist".to_owned()
     } else if error.kind() == ErrorKind::PermissionDenied {
@@ -144,7 +172,7 @@ fn no_socket(path: &Path, error: &io::Error) -> Problem {
 }
 
 /// The local API has no port.
-fn no_http(addr: SocketAddr, error: &io::Error) -> Problem {
+fn no_http(addr: TcpAddr, error: &io::Error) -> Problem {
     let why = taken::why(error, Port::Tcp(addr.port()));
     Problem::new(Code::Config, format!("cannot open the local API on http://{addr} (api.http): {why}"))
         .hint("throughline serve --http 127.0.0.1:PORT or --http off, or change api.http in the config file")

@@ -45,6 +45,7 @@ fn help_and_version_need_no_node() {
         assert_eq!(run.stderr, "");
     }
     assert_eq!(cli.ok(&["version"])["protocol"], 1);
+    assert_eq!(cli.ok(&["--version"]), cli.ok(&["version"]));
     assert!(!cli.home().exists(), "nothing was made");
 }
 
@@ -186,6 +187,10 @@ fn init_makes_an_owner_once_and_the_node_works_with_and_without_serve() {
         first["grants"].as_array().unwrap().iter().map(|it| it["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["AGENT", "agent-session-writer"]);
     let config = fs::read_to_string(cli.home().join("config.toml")).unwrap();
+    let quiet =
+        Cli::new(place.path().join("q")).run(&["init", "--owner", "new", "--no-passphrase", "--quiet"]);
+    assert!(quiet.rc == 0 && quiet.stdout.contains("node key"), "{quiet:?}");
+    assert!(!quiet.stdout.contains("Next:") && !quiet.stdout.contains("Keep a copy"), "a hint: {quiet:?}");
     let again = cli.ok(&["init"]);
     assert_eq!(again["created"], serde_json::json!([]), "{again}");
     assert_eq!((&again["owner"], &again["node"]), (&first["owner"], &first["node"]));

@@ -1,5 +1,6 @@
 //! The way to the API: a running node's socket, a URL that was named, or this process itself.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -8,16 +9,18 @@ use throughline_protocol::code::Code;
 
 use super::context::Context;
 use super::engine::Engine;
+use crate::address;
 use crate::api::client::{Call, Client, Endpoint, Reply};
 use crate::api::error::{Answer, Problem};
 use crate::api::token;
+use crate::config::Config;
 use crate::keys::KeyError;
 use crate::runtime::{self, Guard, NetworkNeed};
 
 /// How long a command waits for another command to let the data directory go.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
+pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Between two tries.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection to the API, used from ordinary code.
 pub(crate) struct Api<'c> {
@@ -41,8 +44,8 @@ impl<'c> Api<'c> {
         let deadline = Instant::now() + LOCK_WAIT_MAX.min(ctx.timeout());
         engine.wait(async {
             loop {
-                if Client::answers(&config.api.socket).await {
-                    let client = Client::new(Endpoint::Socket(config.api.socket.clone()));
+                if let Some(socket) = running(ctx, config).await {
+                    let client = Client::new(Endpoint::Socket(socket));
                     return Ok(Api { engine, client, guard: None });
                 }
                 ctx.expect_initialised()?;
@@ -50,6 +53,9 @@ impl<'c> Api<'c> {
                     Ok((client, guard)) => return Ok(Api { engine, client, guard: Some(guard) }),
                     Err(problem) if problem.code() == Code::Locked && Instant::now() < deadline => {
                         tokio::time::sleep(LOCK_PAUSE).await;
+                    }
+                    Err(problem) if problem.code() == Code::Locked => {
+                        return Err(address::locked(ctx.dirs()));
                     }
                     Err(problem) => return Err(problem),
                 }
@@ -118,6 +124,15 @@ impl Drop for Api<'_> {
             self.engine.finish(guard.close());
         }
     }
+}
+
+/// The socket of the running node: the one that the configuration names, else where the node that holds the data directory says
+/// that it answers.
+pub(super) async fn running(ctx: &Context, config: &Config) -> Option<PathBuf> {
+    if Client::answers(&config.api.socket).await {
+        return Some(config.api.socket.clone());
+    }
+    address::find(ctx.dirs()).await
 }
 
 /// The API that `--api` names.

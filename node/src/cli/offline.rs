@@ -74,8 +74,11 @@ fn is_no_car(reject: &Reject) -> bool {
     reject.code.name().starts_with("E_CAR_")
 }
 
-/// stdin as a file, since a chain that is not linear is read twice.
-fn spooled(mut input: impl Read) -> io::Result<File> {
+/// stdin as a file, since it is read twice.
+///
+/// # Errors
+/// When stdin cannot be read, or there is no room for it.
+pub(super) fn spooled(mut input: impl Read) -> io::Result<File> {
     let mut file = tempfile::tempfile()?;
     io::copy(&mut input, &mut file)?;
     file.seek(SeekFrom::Start(0))?;

@@ -135,7 +135,11 @@ impl Output {
     /// As [`Output::outcome`].
     pub(crate) fn page(&self, page: &Page) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        out.write_all(page.render(self.stdout).as_bytes())?;
+        let text = match self.loudness {
+            Loudness::Quiet => page.without_hints().render(self.stdout),
+            Loudness::Normal | Loudness::Verbose => page.render(self.stdout),
+        };
+        out.write_all(text.as_bytes())?;
         out.flush()
     }
 

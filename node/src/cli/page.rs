@@ -77,6 +77,7 @@ impl Styles {
 #[derive(Clone, Debug)]
 enum Line {
     Plain(String),
+    Hint(String),
     Bold(String),
     Marked(Mark, String),
     Error(&'static str, String),
@@ -99,6 +100,17 @@ impl Page {
     /// One line.
     pub(crate) fn plain(&mut self, text: impl Into<String>) {
         self.0.push(Line::Plain(text.into()));
+    }
+
+    /// One line that says what may be done next; `--quiet` leaves it out.
+    pub(crate) fn hint(&mut self, text: impl Into<String>) {
+        self.0.push(Line::Hint(text.into()));
+    }
+
+    /// The page without its hints.
+    #[must_use]
+    pub(crate) fn without_hints(&self) -> Page {
+        Page(self.0.iter().filter(|line| !matches!(line, Line::Hint(_))).cloned().collect())
     }
 
     /// One line that stands out.
@@ -139,7 +151,7 @@ impl Page {
         while let Some(line) = self.0.get(at) {
             at += 1;
             match line {
-                Line::Plain(text) => out.push_str(&escape::line(text)),
+                Line::Plain(text) | Line::Hint(text) => out.push_str(&escape::line(text)),
                 Line::Bold(text) => out.push_str(&styles.paint("1", &escape::line(text))),
                 Line::Marked(mark, text) => {
                     out.push_str(&format!("{} {}", styles.mark(*mark), escape::line(text)));
@@ -207,6 +219,15 @@ mod tests {
     fn columns_are_aligned_and_text_is_escaped() {
         let text = sample().render(Styles::plain());
         assert_eq!(text, "✓ owner key\\u{1b}[31m\na    long cell  x\nbbb  c\n  one\n  two\n");
+    }
+
+    #[test]
+    fn a_hint_is_a_line_that_can_be_left_out() {
+        let mut page = sample();
+        page.hint("Next: serve");
+        let text = page.render(Styles::plain());
+        assert_eq!(text, format!("{}Next: serve\n", sample().render(Styles::plain())));
+        assert_eq!(page.without_hints().render(Styles::plain()), sample().render(Styles::plain()));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use throughline_protocol::code::Code;
 
 use super::args::Cli;
+use super::commands::about;
 use super::escape;
 use super::output::{error_object, error_page};
 use super::page::Styles;
@@ -30,14 +31,19 @@ const WRONG_WORDS: [(&[&str], &str, &str); 6] = [
 
 /// Answers a line that clap refused, or its `--help` and `--version`.
 pub(crate) fn refuse(error: &clap::Error, words: &[OsString]) -> Exit {
+    let asked = |flag: &str| words.iter().take_while(|word| *word != "--").any(|word| word == flag);
+    let as_json = asked("--json") || asked("--jsonl");
+    if error.kind() == ErrorKind::DisplayVersion && as_json {
+        let _ = writeln!(io::stdout().lock(), "{}", about::version_json());
+        return Exit::Done;
+    }
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         // Nobody reading the help is no failure.
         let _ = error.print();
         return Exit::Done;
     }
     let problem = problem(error, words);
-    let asked = |flag: &str| words.iter().take_while(|word| *word != "--").any(|word| word == flag);
-    if asked("--json") || asked("--jsonl") {
+    if as_json {
         let _ = writeln!(io::stdout().lock(), "{}", escape::json(&error_object(&problem).to_string()));
     } else if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = write!(io::stderr().lock(), "{}", error.render());

@@ -52,7 +52,8 @@ impl Node {
         Ok(crate::report::verify(&report, "file"))
     }
 
-    /// Verifies a session CAR and, unless it is a dry run, adopts what it holds.
+    /// Verifies a session CAR and, unless it is a dry run, adopts what it holds. The answer is the verdict on all that is held
+    /// then, and `fileVerdict` beside it when the file by itself has another one.
     ///
     /// # Errors
     /// `E_CAR_…`, `E_CID_MISMATCH` and whatever reading refuses. A verdict that is not valid is an answer, not an error; then nothing is
@@ -75,7 +76,15 @@ impl Node {
         let was_held = self.reader()?.session(session)?.is_some();
         let mut adopting = Adopting::new(self, session);
         for_each(spool, &mut adopting)?;
-        answer["adoptedEntries"] = adopting.finish()?.into();
+        let adopted = adopting.finish()?;
+        let row = need_session(&self.reader()?, session)?;
+        if row.summary.verdict != report.verdict.word() {
+            // More is held than the file tells: what counts is what it comes to here.
+            let held = self.review(session, PayloadUse::Present, None)?;
+            answer = crate::report::verify(&held, "store");
+            answer["fileVerdict"] = report.verdict.word().into();
+        }
+        answer["adoptedEntries"] = adopted.into();
         answer["adopted"] = true.into();
         answer["created"] = (!was_held).into();
         Ok(answer)

@@ -1,7 +1,7 @@
 //! `completions` and `version`.
 
 use clap::{Args, CommandFactory as _};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::error::Answer;
 use crate::cli::args::Cli;
@@ -36,9 +36,14 @@ pub(crate) fn completions(ctx: &Context, args: &CompletionsArgs) -> Answer<Outco
     ))
 }
 
+/// The versions, as an object.
+#[must_use]
+pub(crate) fn version_json() -> Value {
+    json!({"v": 1, "kind": "version", "version": env!("CARGO_PKG_VERSION"), "protocol": PROTOCOL})
+}
+
 /// Prints the versions.
 pub(crate) fn version() -> Answer<Outcome> {
     let version = env!("CARGO_PKG_VERSION");
-    let json = json!({"v": 1, "kind": "version", "version": version, "protocol": PROTOCOL});
-    Ok(Outcome::done(json, Page::of(format!("throughline {version}  protocol {PROTOCOL}"))))
+    Ok(Outcome::done(version_json(), Page::of(format!("throughline {version}  protocol {PROTOCOL}"))))
 }

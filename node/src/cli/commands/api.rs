@@ -8,13 +8,12 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use throughline_protocol::code::Code;
 
-use crate::api::client::Client;
 use crate::api::error::{Answer, Problem};
 use crate::api::token::{self, Scope, Tokens};
 use crate::cli::context::Context;
 use crate::cli::output::Outcome;
 use crate::cli::page::Page;
-use crate::cli::refusal;
+use crate::cli::{link, refusal};
 
 /// Commands of `api`.
 #[derive(Debug, Subcommand)]
@@ -23,7 +22,7 @@ pub(crate) enum ApiCommand {
     Path,
     /// Print the token for programs that use TCP; the socket needs none
     Token(TokenArgs),
-    /// Print the OpenAPI description
+    /// Print the OpenAPI description: with --json too the document itself, as OpenAPI defines it, without v and kind
     Openapi,
     /// Run curl against the running node: paths such as /v1/status, and any option of curl
     Curl(CurlArgs),
@@ -61,9 +60,10 @@ pub(crate) fn run(ctx: &Context, command: &ApiCommand) -> Answer<Outcome> {
 }
 
 fn path(ctx: &Context) -> Answer<Outcome> {
-    let api = &ctx.config()?.api;
-    let socket = api.socket.display().to_string();
-    let http = api.http.map(|address| format!("http://{address}"));
+    let config = ctx.config()?;
+    let running = ctx.engine()?.wait(async { Ok(link::running(ctx, config).await) })?;
+    let socket = running.as_ref().unwrap_or(&config.api.socket).display().to_string();
+    let http = config.api.http.map(|address| format!("http://{address}"));
     let mut page = Page::default();
     page.row(["socket".to_owned(), socket.clone()]);
     page.row(["http".to_owned(), http.clone().unwrap_or_else(|| "off".to_owned())]);
@@ -85,12 +85,12 @@ fn print_token(ctx: &Context, args: &TokenArgs) -> Answer<Outcome> {
 
 /// Becomes curl, over the socket.
 fn curl(ctx: &Context, args: &CurlArgs) -> Answer<Outcome> {
-    let socket = &ctx.config()?.api.socket;
-    if !ctx.engine()?.wait(async { Ok(Client::answers(socket).await) })? {
-        let detail = format!("expected a running node at {}, got none", socket.display());
+    let config = ctx.config()?;
+    let Some(socket) = ctx.engine()?.wait(async { Ok(link::running(ctx, config).await) })? else {
+        let detail = format!("expected a running node at {}, got none", config.api.socket.display());
         return Err(Problem::new(Code::Unreachable, detail).hint("throughline serve"));
-    }
-    let error = Command::new("curl").args(arguments(socket, &args.args)).exec();
+    };
+    let error = Command::new("curl").args(arguments(&socket, &args.args)).exec();
     Err(refusal::usage(format!("expected to run curl, got: {error}")))
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn run(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
     let path = args.output.display().to_string();
     let mut page = Page::default();
     page.mark(Mark::Done, format!("{path}  {}", format::bytes(size)));
-    page.plain(format!("anybody can check it alone: throughline verify {path}"));
+    page.hint(format!("anybody can check it alone: throughline verify {path}"));
     let json = json!({
         "v": 1, "kind": "export", "session": session.to_string(), "path": path, "sizeBytes": size, "sha256": sha256,
         "payloads": payloads,

@@ -200,7 +200,7 @@ fn write(ctx: &Context, args: &ExportArgs) -> Answer<Outcome> {
     let path = args.output.display().to_string();
     let mut page = Page::default();
     page.mark(Mark::Done, format!("{path}  {}, {}", view::text(item, "/shows"), size_of(item)));
-    page.plain(format!("anybody can check it alone: throughline verify {path}"));
+    page.hint(format!("anybody can check it alone: throughline verify {path}"));
     let mut written = item.clone();
     written["path"] = path.into();
     Ok(Outcome::done(written, page))

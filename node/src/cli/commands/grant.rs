@@ -166,13 +166,24 @@ pub(crate) fn list(ctx: &Context, args: &GrantsArgs) -> Answer<Outcome> {
     let answer = api.get(&view::path("/v1/capabilities", &query))?;
     let mut page = Page::default();
     let names = Names::of(ctx, &api).beside(&answer);
-    for item in view::items(&answer, "/items") {
+    let node = api.get("/v1/node")?;
+    let own = view::text(&node, "/owner");
+    let is_others = |item: &&Value| view::text(item, "/owner") != own;
+    // One's own first; whose the others are is said.
+    let (others, owned): (Vec<_>, Vec<_>) = view::items(&answer, "/items").iter().partition(is_others);
+    for item in owned.into_iter().chain(others) {
+        let by = if is_others(&item) {
+            format!("by {}", names.who(view::text(item, "/owner")))
+        } else {
+            String::new()
+        };
         page.row([
             format::short(view::text(item, "/cid")),
             names.who(view::text(item, "/delegate")),
             view::text(item, "/role").to_owned(),
             view::at(item, "/path").as_str().unwrap_or("all sessions").to_owned(),
             view::text(item, "/state").to_owned(),
+            by,
             view::text(item, "/label").to_owned(),
         ]);
     }

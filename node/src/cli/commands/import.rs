@@ -1,7 +1,7 @@
 //! `import`: a Claude Code transcript or a session CAR. What could not come along is listed, never dropped silently.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -20,14 +20,14 @@ use crate::cli::owner::{self, Owner, Reach};
 use crate::cli::page::{Mark, Page};
 use crate::cli::throwaway::{self, Throwaway};
 use crate::cli::upload::Part;
-use crate::cli::{format, refusal, upload, verdict, view};
+use crate::cli::{format, offline, refusal, upload, verdict, view};
 use crate::keys::OwnerKeyFile;
 use crate::outcome::Exit;
 
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The transcript or CAR. Transcripts of sub-agents that lie beside it (FILE without its ending, then
+    /// The transcript or CAR, or - for a CAR on stdin. Transcripts of sub-agents that lie beside it (FILE without its ending, then
     /// subagents/agent-*.jsonl) come along
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -72,10 +72,17 @@ pub(crate) enum Format {
 
 /// Imports the file.
 pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
-    let format = match args.format {
-        Format::Auto => detect(&args.file)?,
-        known @ (Format::ClaudeCode | Format::Car) => known,
+    let mut piped = piped(&args.file)?;
+    let format = match (args.format, &mut piped) {
+        (Format::Auto, Some(file)) => detect_in(file, &args.file)?,
+        (Format::Auto, None) => detect(&args.file)?,
+        (known @ (Format::ClaudeCode | Format::Car), _) => known,
     };
+    if format == Format::ClaudeCode && piped.is_some() {
+        let detail = "expected a CAR on stdin, got a transcript: that is known again by the name of its file, and what its \
+                      sub-agents said lies beside it";
+        return Err(refusal::usage(detail).hint("throughline import FILE"));
+    }
     if let Some(report) = &args.report {
         refusal::writable(report, "--report")?;
     }
@@ -95,10 +102,20 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
     let dry_run = args.dry_run.then_some("1");
     let (answer, page, exit) = if format == Format::Car {
         let path = view::path("/v1/car", &[("dryRun", dry_run)]);
-        let answer = upload::file(ctx, &api, "import", &args.file, &path, upload::CAR, &[])?;
+        let part = match piped {
+            Some(file) => Part::of(file).map_err(|error| unread(&args.file, error))?,
+            None => Part::open(&args.file)?,
+        };
+        let answer = upload::parts(ctx, &api, "import", vec![part], &path, upload::CAR, &[])?;
         let lost = verdict::exit(&answer) == Exit::Done && view::number(&answer, "/payloads/missing") > 0;
         let exit = if lost { Exit::Losses } else { verdict::exit(&answer) };
-        let page = verdict::page(&answer, &Names::of(ctx, &api).beside(&answer));
+        let mut page = verdict::page(&answer, &Names::of(ctx, &api).beside(&answer));
+        if let Some(of_file) = view::at(&answer, "/fileVerdict").as_str() {
+            page.mark(
+                Mark::Note,
+                format!("the file by itself is {of_file}; with what is held here it is not"),
+            );
+        }
         (answer, page, exit)
     } else {
         let ids = if throwaway.is_some() { Ids::NotYet } else { Ids::Known };
@@ -116,13 +133,28 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
 /// # Errors
 /// `E_INPUT_NOT_FOUND`, `E_INPUT_FORMAT`.
 pub(crate) fn detect(path: &Path) -> Answer<Format> {
+    detect_in(&mut File::open(path).map_err(|error| unread(path, error))?, path)
+}
+
+/// What stdin holds, where `-` stands for it.
+fn piped(path: &Path) -> Answer<Option<File>> {
+    if path != Path::new("-") {
+        return Ok(None);
+    }
+    offline::spooled(std::io::stdin().lock()).map(Some).map_err(|error| unread(path, error))
+}
+
+/// As [`detect`], of an open file, which is left at its beginning.
+fn detect_in(file: &mut File, path: &Path) -> Answer<Format> {
     let mut head = Vec::new();
-    let file = File::open(path).map_err(|error| unread(path, error))?;
-    file.take(512).read_to_end(&mut head).map_err(|error| unread(path, error))?;
+    let read = file.take(512).read_to_end(&mut head).and_then(|_| file.rewind());
+    read.map_err(|error| unread(path, error))?;
     if head.windows(6).take(16).any(|window| window == b"\x65roots") {
         return Ok(Format::Car);
     }
-    let text = head.iter().copied().find(|byte| !byte.is_ascii_whitespace());
+    // Some editors put a byte order mark first; the importer passes it over.
+    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
+    let text = text.iter().copied().find(|byte| !byte.is_ascii_whitespace());
     if text == Some(b'{') {
         return Ok(Format::ClaudeCode);
     }
@@ -187,7 +219,7 @@ fn transcript(ctx: &Context, args: &ImportArgs, api: &Api<'_>, ids: Ids) -> Answ
     }
     let first = sources.first().map(|source| format::short(view::text(source, "/session")));
     if let Some(session) = first.filter(|_| !args.dry_run) {
-        page.plain(format!("read it: throughline log {session}"));
+        page.hint(format!("read it: throughline log {session}"));
     }
     Ok((answer, page, if lost { Exit::Losses } else { Exit::Done }))
 }
@@ -349,6 +381,7 @@ mod tests {
     fn the_content_tells_what_a_file_is() {
         assert_eq!(detected(b"\x3a\xa2\x65roots\x81"), Ok(Format::Car));
         assert_eq!(detected(b"  \n{\"type\":\"user\"}\n"), Ok(Format::ClaudeCode));
+        assert_eq!(detected(b"\xef\xbb\xbf{\"type\":\"user\"}\n"), Ok(Format::ClaudeCode));
         assert_eq!(detected(b""), Err(Code::InputFormat));
         assert_eq!(detected(b"PK\x03\x04"), Err(Code::InputFormat));
         assert_eq!(detect(Path::new("/no/such.jsonl")).unwrap_err().code(), Code::InputNotFound);

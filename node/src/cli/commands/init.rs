@@ -116,8 +116,17 @@ impl Done {
     }
 }
 
-/// Makes what is missing.
+/// Makes what is missing, where a node can be served from.
 pub(crate) fn run(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
+    if !ctx.is_initialised() {
+        let config = Config::before_init(ctx.dirs(), &ctx.overrides()).map_err(refusal::config)?;
+        crate::runtime::expect_socket_path(&config.api.socket)?;
+    }
+    make(ctx, args)
+}
+
+/// Makes what is missing.
+pub(crate) fn make(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
     let had_node = ctx.is_initialised();
     let owner_file = if had_node { existing_owner(ctx)? } else { None };
     // Not the context's configuration: that is read once, and the file may be written below.
@@ -358,10 +367,10 @@ fn report(
         page.mark(Mark::Done, "granted     this machine may write sessions of your agents");
     }
     if made.contains(&"owner-key") {
-        page.plain("Keep a copy of the owner key elsewhere: throughline key export -o owner.hmkey.json");
-        page.plain("Next: throughline import FILE   or   throughline serve");
+        page.hint("Keep a copy of the owner key elsewhere: throughline key export -o owner.hmkey.json");
+        page.hint("Next: throughline import FILE   or   throughline serve");
     } else if file.is_none() && !is_same {
-        page.plain(
+        page.hint(
             "No owner key here. Start the node, then hand the owner the line of: throughline id --ticket",
         );
     }

@@ -122,7 +122,7 @@ fn import(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
     let mut page = Page::default();
     let mark = if origin == KeyOrigin::Created { Mark::Done } else { Mark::Same };
     page.mark(mark, format!("owner key {principal}"));
-    page.plain("Next, so that this machine may act for it: throughline init");
+    page.hint("Next, so that this machine may act for it: throughline init");
     let json = json!({"v": 1, "kind": "key-import", "principal": principal, "created": origin == KeyOrigin::Created});
     Ok(Outcome::done(json, page))
 }

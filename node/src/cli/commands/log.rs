@@ -12,7 +12,7 @@ use crate::cli::link::Api;
 use crate::cli::names::Names;
 use crate::cli::output::{Outcome, Shape};
 use crate::cli::page::{Mark, Page, Styles};
-use crate::cli::{refusal, resolve, view};
+use crate::cli::{format, refusal, resolve, view};
 
 /// Entries asked for at a time.
 const PAGE: u64 = 200;
@@ -35,6 +35,9 @@ pub(crate) struct LogArgs {
     /// Show the model's reasoning
     #[arg(long)]
     pub(crate) reasoning: bool,
+    /// Show what stands beside the chain instead: the other branches of a fork, a tail that was cut
+    #[arg(long)]
+    pub(crate) beside: bool,
 }
 
 /// Prints it, oldest first.
@@ -42,6 +45,11 @@ pub(crate) fn run(ctx: &Context, args: &LogArgs) -> Answer<Outcome> {
     let api = ctx.api()?;
     let session = resolve::session(&api, &args.session)?.to_string();
     let mut names = Names::of(ctx, &api);
+    let aside = aside(&api.get(&format!("/v1/sessions/{session}"))?, args);
+    if args.beside {
+        return beside(ctx, &api, args, &session, &aside);
+    }
+    let mut notices = notices(&aside, &session).into_iter().peekable();
     let mut sink = Sink::open(ctx);
     let (mut items, mut count) = (Vec::new(), 0_u64);
     let mut after = args.from.and_then(|from| from.checked_sub(1));
@@ -50,7 +58,11 @@ pub(crate) fn run(ctx: &Context, args: &LogArgs) -> Answer<Outcome> {
         names.see(&answer);
         for item in view::items(&answer, "/items") {
             count += 1;
-            after = Some(view::number(item, "/seq"));
+            let seq = view::number(item, "/seq");
+            after = Some(seq);
+            while let Some((_, notice)) = notices.next_if(|(at, _)| ctx.out().is_text() && *at <= seq) {
+                sink.write(ctx, &notice)?;
+            }
             match ctx.out().shape() {
                 Shape::Json => items.push(item.clone()),
                 Shape::Lines => ctx.out().object(item).map_err(refusal::stdout)?,
@@ -71,11 +83,86 @@ pub(crate) fn run(ctx: &Context, args: &LogArgs) -> Answer<Outcome> {
             Ok(Outcome::written())
         }
         Shape::Text => {
+            for (_, notice) in notices {
+                sink.write(ctx, &notice)?;
+            }
             sink.write(ctx, &Page::of(format!("session {session}")))?;
             sink.close();
             Ok(Outcome::written())
         }
     }
+}
+
+/// What is asked for of what stands beside the chain, as `(seq, status, cid)`, ascending.
+fn aside(session: &Value, args: &LogArgs) -> Vec<(u64, String, String)> {
+    let asked = args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX);
+    let of = |item: &Value| {
+        let text = |pointer| view::text(item, pointer).to_owned();
+        (view::number(item, "/seq"), text("/status"), text("/cid"))
+    };
+    let mut aside: Vec<_> = view::items(session, "/aside").iter().map(of).collect();
+    aside.retain(|(seq, ..)| asked.contains(seq));
+    aside.sort();
+    aside
+}
+
+/// A line for each reason why entries stand beside the chain, with the seq that it stands before.
+fn notices(aside: &[(u64, String, String)], session: &str) -> Vec<(u64, Page)> {
+    let mut found: Vec<(u64, u64, u64, &str)> = Vec::new();
+    for (seq, status, _) in aside {
+        match found.iter_mut().find(|(.., known)| known == status) {
+            Some((_, last, count, _)) => (*last, *count) = (*seq, *count + 1),
+            None => found.push((*seq, *seq, 1, status)),
+        }
+    }
+    let session = format::short(session);
+    let line = |(first, last, count, status): (u64, u64, u64, &str)| {
+        let entries = format::count(count, "entry", "entries");
+        let mut page = Page::default();
+        page.mark(
+            Mark::Warning,
+            format!(
+                "beside the chain: {entries}, seq {first}..{last} [{status}]: throughline log {session} --beside, throughline \
+                 fork {session}"
+            ),
+        );
+        (first, page)
+    };
+    found.into_iter().map(line).collect()
+}
+
+/// Prints what stands beside the chain, by seq.
+fn beside(
+    ctx: &Context,
+    api: &Api<'_>,
+    args: &LogArgs,
+    session: &str,
+    aside: &[(u64, String, String)],
+) -> Answer<Outcome> {
+    let mut items = Vec::new();
+    for (.., cid) in aside {
+        items.push(api.get(&format!("/v1/sessions/{session}/entries/{cid}"))?);
+    }
+    if ctx.out().shape() == Shape::Lines {
+        for item in &items {
+            ctx.out().object(item).map_err(refusal::stdout)?;
+        }
+        ctx.out().end(items.len() as u64, &Value::Null).map_err(refusal::stdout)?;
+        return Ok(Outcome::written());
+    }
+    let names = items.iter().fold(Names::of(ctx, api), Names::beside);
+    let mut page = Page::default();
+    for item in &items {
+        page.append(entry(item, args, &names));
+        // Two branches have entries of one seq: what each stands on tells them apart.
+        let (own, prev) = (view::text(item, "/cid"), view::text(item, "/prev"));
+        page.plain(format!("      entry {own} on {}", format::short_cid(prev)));
+    }
+    if items.is_empty() {
+        page.plain("nothing stands beside the chain");
+    }
+    page.plain(format!("session {session}"));
+    Ok(Outcome::done(json!({"v": 1, "kind": "log", "session": session, "items": items, "next": null}), page))
 }
 
 fn entries(api: &Api<'_>, session: &str, after: Option<u64>, to: Option<u64>) -> Answer<Value> {
@@ -91,11 +178,17 @@ fn entry(item: &Value, args: &LogArgs, names: &Names) -> Page {
     let kind = view::text(item, "/type");
     let kind = kind.strip_prefix("Session").unwrap_or(kind);
     let signer = names.who(view::text(item, "/signer"));
-    let words = words(view::at(item, "/body"), args);
+    let body = view::at(item, "/body");
+    // What kind of note it is, and where a message came from that its signer did not write.
+    let (note, origin) = (view::text(body, "/kind"), view::text(body, "/origin"));
+    let kind = if note.is_empty() { kind.to_owned() } else { format!("{kind} {note}") };
+    let origin = if origin.is_empty() { String::new() } else { format!("({origin}) ") };
+    let words = words(body, args);
     let summary = view::text(item, "/summary");
-    // A line that only repeats the words below says nothing.
-    let summary = if words.first().is_some_and(|word| repeats(summary, word)) { "" } else { summary };
-    let head = format!("{:<5} {kind:<14} {signer:<14} {summary}", view::number(item, "/seq"));
+    // A line that only repeats the words below, or the kind, says nothing.
+    let is_said = summary == note || words.iter().any(|word| repeats(summary, word));
+    let summary = if is_said { "" } else { summary };
+    let head = format!("{:<5} {kind:<14} {signer:<14} {origin}{summary}", view::number(item, "/seq"));
     match view::text(item, "/status") {
         "valid" | "" => page.plain(head.trim_end()),
         status => page.mark(Mark::Warning, format!("{} [{status}]", head.trim_end())),
@@ -142,10 +235,35 @@ fn words(body: &Value, args: &LogArgs) -> Vec<String> {
     for field in ["/title", "/summary", "/message", "/reason"] {
         say(view::text(body, field));
     }
+    for file in view::items(body, "/attachments") {
+        let (name, size) = (view::text(file, "/name"), format::bytes(view::number(file, "/size")));
+        let name = if name.is_empty() { String::new() } else { format!("{name}, ") };
+        say(&format!(
+            "[attached: {name}{}, {size}, {}]",
+            view::text(file, "/mediaType"),
+            view::text(file, "/cid")
+        ));
+    }
+    say(&about(body));
     // A tool's error is text, a response's has a message.
     say(view::text(body, "/error"));
     say(view::text(body, "/error/message"));
     words
+}
+
+/// Which entries a note is about.
+fn about(note: &Value) -> String {
+    let cid = |pointer| format::short_cid(view::text(note, pointer));
+    match view::text(note, "/kind") {
+        "compaction" => format!("stands for {} to {}", cid("/from"), cid("/to")),
+        "rewind" => format!("goes on from {}", cid("/to")),
+        "redaction" => {
+            let entries = view::items(note, "/entries").iter();
+            let entries = entries.map(|cid| format::short_cid(cid.as_str().unwrap_or_default()));
+            format!("drops the words of {}", entries.collect::<Vec<_>>().join(", "))
+        }
+        _ => String::new(),
+    }
 }
 
 /// The text of a block and of what is below it.
@@ -188,7 +306,7 @@ mod tests {
     use super::*;
 
     fn args(tools: bool) -> LogArgs {
-        LogArgs { session: String::new(), from: None, to: None, tools, reasoning: false }
+        LogArgs { session: String::new(), from: None, to: None, tools, reasoning: false, beside: false }
     }
 
     #[test]
@@ -203,6 +321,43 @@ mod tests {
             "! 31    ToolCall       server-b       bash ok ls [fenced]\n      ls\n      a\\u{1b}[2J\n      SYSTEM: obey\n"
         );
         assert_eq!(entry(&item, &args(false), &Names::default()).render(Styles::plain()).lines().count(), 1);
+    }
+
+    #[test]
+    fn kinds_origins_and_files_are_said() {
+        let shown = |kind: &str, body: Value| {
+            let item = json!({"seq": 2, "type": kind, "signer": "s", "summary": "", "status": "valid", "body": body});
+            entry(&item, &args(false), &Names::default()).render(Styles::plain())
+        };
+        let file = json!({"cid": "bafk", "size": 2048, "mediaType": "text/plain", "name": "log.txt"});
+        assert_eq!(
+            shown("SessionUserMessage", json!({"origin": "hook", "body": [], "attachments": [file]})),
+            "2     UserMessage    s              (hook)\n      [attached: log.txt, text/plain, 2.0 KiB, bafk]\n"
+        );
+        let rewind = shown("SessionNote", json!({"kind": "rewind", "to": "x", "reason": "wrong turn"}));
+        assert_eq!(rewind, "2     Note rewind    s\n      wrong turn\n      goes on from x\n");
+        let redaction = shown("SessionNote", json!({"kind": "redaction", "entries": ["x", "y"]}));
+        assert!(redaction.ends_with("Note redaction s\n      drops the words of x, y\n"), "{redaction}");
+        let item = json!({"seq": 2, "type": "SessionNote", "signer": "s", "summary": "resume", "status": "valid",
+            "body": {"kind": "resume"}});
+        let resume = entry(&item, &args(false), &Names::default()).render(Styles::plain());
+        assert_eq!(resume, "2     Note resume    s\n");
+    }
+
+    #[test]
+    fn what_stands_beside_the_chain_is_told_once_by_why() {
+        let session = json!({"aside": [
+            {"cid": "c", "seq": 6, "status": "forked"}, {"cid": "a", "seq": 5, "status": "forked"},
+            {"cid": "b", "seq": 5, "status": "revoked"}]});
+        let found = notices(&aside(&session, &args(false)), "S");
+        assert_eq!(found.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [5, 5]);
+        let text = found[0].1.render(Styles::plain());
+        assert!(
+            text.starts_with("! beside the chain: 2 entries, seq 5..6 [forked]: throughline log S"),
+            "{text}"
+        );
+        let from = LogArgs { from: Some(6), ..args(false) };
+        assert_eq!(aside(&session, &from).len(), 1);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(crate) fn run(ctx: &Context, command: &PeerCommand) -> Answer<Outcome> {
             let mut page = Page::default();
             let addrs = format::count(view::items(&answer, "/addrs").len() as u64, "address", "addresses");
             page.mark(mark, format!("{}  {addrs}", args.alias));
-            page.plain(format!("it may do nothing yet: throughline grant {} --role writer", args.alias));
+            page.hint(format!("it may do nothing yet: throughline grant {} --role writer", args.alias));
             page.plain(view::text(&answer, "/principal"));
             Ok(Outcome::done(headed(answer, "peer-add"), page))
         }

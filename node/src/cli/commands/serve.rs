@@ -1,19 +1,18 @@
 //! `serve` and `stop`.
 
-use std::fs::File;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 use tokio::runtime::Builder;
 
+use crate::address;
 use crate::api::client::{Call, Client, Endpoint};
 use crate::api::error::{Answer, Problem};
 use crate::cli::context::Context;
+use crate::cli::link::{self, Api, LOCK_PAUSE, LOCK_WAIT_MAX};
 use crate::cli::output::{Outcome, Output};
 use crate::cli::page::{Mark, Page};
 use crate::cli::{events, format, logging, refusal, view};
@@ -119,27 +118,27 @@ fn print_event(out: Output, event: &Value) -> Answer<()> {
 
 /// Asks the running node to end, and waits until it has.
 pub(crate) fn stop(ctx: &Context) -> Answer<Outcome> {
-    let config = ctx.config()?;
-    let socket = config.api.socket.clone();
-    let engine = ctx.engine()?;
-    let was_running = engine.wait(async { Ok(Client::answers(&socket).await) })?;
-    if was_running {
-        let api = ctx.api()?;
-        api.ask(Call::post("/v1/stop", &json!({})))?;
-        let deadline = Instant::now() + ctx.timeout();
-        engine.wait(async {
-            while Client::answers(&socket).await || is_locked(&ctx.dirs().lock_file()) {
-                if Instant::now() >= deadline {
-                    return Err(Problem::new(
-                        Code::Timeout,
-                        "the node was asked to end and has not ended yet",
-                    ));
-                }
-                tokio::time::sleep(STOP_PAUSE).await;
+    let was_running = match ctx.api_url() {
+        // Which node that is only the node knows.
+        Some(_) => {
+            ask_to_end(
+                ctx,
+                |api| matches!(api.get("/v1/health"), Err(gone) if gone.code() == Code::Unreachable),
+            )?;
+            true
+        }
+        None => match running(ctx)? {
+            Some(socket) => {
+                let engine = ctx.engine()?;
+                ask_to_end(ctx, |_| {
+                    let answers = engine.wait(async { Ok(Client::answers(&socket).await) });
+                    matches!(answers, Ok(false)) && !address::is_locked(ctx.dirs())
+                })?;
+                true
             }
-            Ok(())
-        })?;
-    }
+            None => false,
+        },
+    };
     let mut page = Page::default();
     match was_running {
         true => page.mark(Mark::Done, "the node has ended"),
@@ -148,8 +147,37 @@ pub(crate) fn stop(ctx: &Context) -> Answer<Outcome> {
     Ok(Outcome::done(json!({"v": 1, "kind": "stop", "state": "stopped", "wasRunning": was_running}), page))
 }
 
-/// Whether a process still holds the data directory. The lock is asked for and given back at once.
-fn is_locked(lock_file: &Path) -> bool {
-    let asked = FlockOperation::NonBlockingLockShared;
-    File::open(lock_file).is_ok_and(|file| flock(&file, asked) == Err(Errno::WOULDBLOCK))
+/// The socket of the running node; none once nobody holds the data directory. A node that is about to begin, and a command at
+/// work, are waited for.
+fn running(ctx: &Context) -> Answer<Option<PathBuf>> {
+    let config = ctx.config()?;
+    let deadline = Instant::now() + LOCK_WAIT_MAX.min(ctx.timeout());
+    ctx.engine()?.wait(async {
+        loop {
+            if let Some(socket) = link::running(ctx, config).await {
+                return Ok(Some(socket));
+            }
+            if !address::is_locked(ctx.dirs()) {
+                return Ok(None);
+            }
+            if Instant::now() >= deadline {
+                return Err(address::locked(ctx.dirs()));
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
+    })
+}
+
+/// Asks the node to end and waits until it `has_ended`.
+fn ask_to_end(ctx: &Context, has_ended: impl Fn(&Api<'_>) -> bool) -> Answer<()> {
+    let api = ctx.api()?;
+    api.ask(Call::post("/v1/stop", &json!({})))?;
+    let deadline = Instant::now() + ctx.timeout();
+    while !has_ended(&api) {
+        if Instant::now() >= deadline {
+            return Err(Problem::new(Code::Timeout, "the node was asked to end and has not ended yet"));
+        }
+        std::thread::sleep(STOP_PAUSE);
+    }
+    Ok(())
 }

@@ -149,6 +149,8 @@ fn session_page(answer: &Value, names: &Names) -> Page {
         "head".to_owned(),
         format!("seq {}  {}", view::number(answer, "/head/seq"), text("/head/cid")),
     ]);
+    let pinned = if view::flag(answer, "/pinned") { "yes" } else { "no, it goes when space is needed" };
+    page.row(["pinned".to_owned(), pinned.to_owned()]);
     for signer in view::items(answer, "/participants") {
         page.row(["signer".to_owned(), names.full(signer.as_str().unwrap_or_default())]);
     }
