@@ -19,6 +19,7 @@
 mod desk;
 mod drive;
 mod drive_acts;
+mod drive_owner;
 mod facts;
 mod held;
 mod held_catch_up;
@@ -44,6 +45,7 @@ use crate::api::error::{Answer, Problem};
 use crate::core::Node;
 
 pub use desk::{Begin, Depth, Leave};
+pub use drive_owner::Question;
 pub use participant::Asker;
 pub use told::{Course, Driven, Halt, Halted};
 
@@ -109,6 +111,8 @@ impl Node {
     }
 }
 
+#[cfg(test)]
+mod left_tests;
 #[cfg(test)]
 mod network_tests;
 #[cfg(test)]

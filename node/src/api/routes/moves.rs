@@ -68,9 +68,10 @@ async fn show(State(app): State<App>, Path(path): Path<OnePath>, query: input::Q
     Ok(Json(told))
 }
 
-async fn confirm(State(app): State<App>, Path(path): Path<OnePath>) -> Answer<Json<Value>> {
+async fn confirm(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
-    Ok(Json(app.node().moves()?.confirm(session, id).await?))
+    let question = input::need::<String>(&input::json(&body)?, "phase")?.parse()?;
+    Ok(Json(app.node().moves()?.confirm(session, id, question).await?))
 }
 
 async fn handoff(
