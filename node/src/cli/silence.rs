@@ -27,14 +27,18 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Of a move that asks whether to go on without its source. What cannot be found out is left out.
-    pub(crate) fn of(api: &Api<'_>, answer: &Value) -> Self {
+    /// Of a move that asks whether to go on without its source. What dates the newest entry is left out where it cannot be found
+    /// out; which entry that is may not be.
+    ///
+    /// # Errors
+    /// What is held here cannot be found out.
+    pub(crate) fn of(api: &Api<'_>, answer: &Value) -> Answer<Self> {
         let session = view::text(answer, "/session");
-        let status = api.get(&view::path("/v1/status", &[("session", Some(session))])).unwrap_or_default();
-        let shown = status.pointer("/sessions/0").cloned().unwrap_or_default();
-        let seq = view::number(&shown, "/tip/seq");
+        let status = api.get(&view::path("/v1/status", &[("session", Some(session))]))?;
+        let shown = view::at(&status, "/sessions/0").clone();
+        let seq = held_seq(&shown)?;
         let entry = api.get(&format!("/v1/sessions/{session}/entries/{seq}")).unwrap_or_default();
-        Silence::from(answer, &shown, view::at(&entry, "/claimedTsMs").as_u64())
+        Ok(Silence::from(answer, &shown, view::at(&entry, "/claimedTsMs").as_u64()))
     }
 
     fn from(answer: &Value, shown: &Value, written_ms: Option<u64>) -> Self {
@@ -128,6 +132,16 @@ impl Silence {
     }
 }
 
+/// The seq of the newest entry that is held here.
+///
+/// # Errors
+/// `E_INCOMPLETE`: the node does not say.
+fn held_seq(shown: &Value) -> Answer<u64> {
+    let missing =
+        || Problem::new(Code::Incomplete, "expected the newest entry that is held here, the node names none");
+    view::at(shown, "/tip/seq").as_u64().ok_or_else(missing)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +203,14 @@ mod tests {
         let silence = Silence::from(&answer(), &session(60), None);
         assert!(silence.question().contains("server-a told of seq 60"), "{}", silence.question());
         assert_eq!(silence.problem().fact("lost"), Some(&json!({"throughSeq": 60})));
+    }
+
+    #[test]
+    fn no_seq_is_made_up_where_the_node_names_none() {
+        assert_eq!(held_seq(&session(57)).unwrap(), 57);
+        for shown in [Value::Null, json!({"tip": null}), json!({"tip": {"seq": "57"}})] {
+            assert_eq!(held_seq(&shown).unwrap_err().code(), Code::Incomplete);
+        }
     }
 
     #[test]

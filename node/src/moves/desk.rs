@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Desk;
 use super::drive::{Act, Done, Drive, Handles};
+use super::drive_owner::Question;
 use super::journal::{self, Journal};
 use super::plan::Planned;
 use super::report::{Names, Progress};
@@ -164,14 +165,15 @@ impl Desk {
     /// Goes on although something is lacking, or without the server that does not answer.
     ///
     /// # Errors
-    /// `E_MOVE_STATE` for a move that does not ask; `E_NOT_FOUND_YET` for none at all.
-    pub async fn confirm(&self, session: SessionId, id: MoveId) -> Answer<Value> {
-        self.act(session, id, Act::Confirm).await
+    /// `E_MOVE_STATE` for a move that does not ask this; `E_NOT_FOUND_YET` for none at all.
+    pub async fn confirm(&self, session: SessionId, id: MoveId, question: Question) -> Answer<Value> {
+        self.act(session, id, |done| Act::Confirm(question, done)).await
     }
 
     /// Takes the handoff that the owner signed. From here the move only goes forward.
     ///
     /// # Errors
+    /// `E_HEAD_MOVED` for a handoff below the newest entry that is held here: the move goes on from that one and asks again.
     /// `E_MOVE_STATE` for a handoff that is not asked for, or says something else than was asked; an `E_SCHEMA_…` or `E_SIG` code.
     pub async fn give_handoff(&self, session: SessionId, id: MoveId, bytes: Vec<u8>) -> Answer<Value> {
         self.act(session, id, |done| Act::Handoff(bytes, done)).await

@@ -8,11 +8,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use throughline_protocol::block::Signed;
-use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::entry::Entry;
-use throughline_protocol::handoff::driver::{Input, Output, Phase, Unsigned, View};
-use throughline_protocol::handoff::{Driver, Readiness, RequestId};
+use throughline_protocol::code::Reject;
+use throughline_protocol::handoff::driver::{Input, Output, Phase, View};
+use throughline_protocol::handoff::{Driver, RequestId};
 use throughline_protocol::id::{Principal, UnixMillis};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::Prechecked;
@@ -21,7 +19,8 @@ use tokio::task::JoinSet;
 
 use super::Desk;
 use super::desk::Leave;
-use super::facts::{self, Sent};
+use super::drive_owner::{Question, Unsealed};
+use super::facts::Sent;
 use super::journal::Journal;
 use super::report::{self, Names, Progress, State};
 use super::told::{Listener, Teller, Told};
@@ -46,8 +45,8 @@ pub(super) enum Act {
     Facts(RequestId, Answer<(Value, Sent)>),
     /// How long a step may go without progress from now on.
     Patience(Duration),
-    /// Go on although something is lacking.
-    Confirm(Done),
+    /// Go on although something is lacking: a Yes to this question.
+    Confirm(Question, Done),
     /// The owner signed.
     Handoff(Vec<u8>, Done),
     /// Ask again, now.
@@ -62,13 +61,6 @@ pub(super) struct Looked {
     pub(super) view: Box<View>,
     /// Why no handoff may be signed, when it says that it knows of a later epoch than the one that the move ends.
     pub(super) later: Option<Reject>,
-}
-
-/// A handoff that waits for the owner.
-struct Unsealed {
-    request: RequestId,
-    /// None until the facts were found.
-    facts: Option<Value>,
 }
 
 /// The task of one move.
@@ -88,9 +80,9 @@ pub(super) struct Drive {
     told: Teller,
     began: UnixMillis,
     clock: Instant,
-    progress: Progress,
+    pub(super) progress: Progress,
     names: Names,
-    unsealed: Option<Unsealed>,
+    pub(super) unsealed: Option<Unsealed>,
 }
 
 /// Where a move is told what to do and what it shows.
@@ -143,7 +135,7 @@ impl Drive {
             tokio::select! {
                 act = self.inbox.recv() => match act {
                     Some(act) => {
-                        let asked = self.take(act);
+                        let asked = self.take(act).await;
                         self.settle().await;
                         if let Some((done, result)) = asked {
                             // Whoever asked may be gone; what was asked is done all the same.
@@ -187,7 +179,7 @@ impl Drive {
     // ---- what happens to it -----------------------------------------------------------------------------------------
 
     /// Takes one act in. What somebody asked for is answered once everything that follows from it is done.
-    fn take(&mut self, act: Act) -> Option<(Done, Answer<()>)> {
+    async fn take(&mut self, act: Act) -> Option<(Done, Answer<()>)> {
         let now = self.now();
         match act {
             Act::Heard(input) => self.driver.handle(now, input),
@@ -195,8 +187,8 @@ impl Drive {
             Act::Before(entries) => self.before = Some(entries),
             Act::Facts(request, found) => self.facts_found(request, found),
             Act::Patience(idle) => self.driver.wait_at_most(idle),
-            Act::Confirm(done) => return Some((done, self.confirm())),
-            Act::Handoff(bytes, done) => return Some((done, self.sealed(bytes))),
+            Act::Confirm(question, done) => return Some((done, self.confirm(question))),
+            Act::Handoff(bytes, done) => return Some((done, self.sealed(bytes).await)),
             Act::Resume(done) => {
                 if matches!(self.progress.state, State::Waiting(_)) {
                     self.progress.state = State::Running;
@@ -213,56 +205,6 @@ impl Drive {
             }
         }
         None
-    }
-
-    fn facts_found(&mut self, request: RequestId, found: Answer<(Value, Sent)>) {
-        let Some(unsealed) = self.unsealed.as_mut().filter(|unsealed| unsealed.request == request) else {
-            return;
-        };
-        match found {
-            Ok((facts, sent)) => {
-                self.progress.sent = Some(sent);
-                unsealed.facts = Some(facts.clone());
-                let lacking = self.progress.readiness.as_ref().and_then(report::lacking);
-                self.progress.state = lacking.map_or(State::NeedsHandoff(facts), State::NeedsConfirmation);
-            }
-            Err(problem) => {
-                self.unsealed = None;
-                let result = Err(Reject::new(problem.code(), problem.detail()));
-                self.driver.handle(self.now(), Input::Signed { request, result });
-            }
-        }
-    }
-
-    fn confirm(&mut self) -> Answer<()> {
-        let State::NeedsConfirmation(_) = self.progress.state else {
-            return Err(Problem::new(Code::MoveState, "expected a move that asks, this one does not"));
-        };
-        match self.unsealed.as_ref().and_then(|unsealed| unsealed.facts.clone()) {
-            Some(facts) => self.progress.state = State::NeedsHandoff(facts),
-            None => {
-                self.progress.state = State::Running;
-                self.driver.handle(self.now(), Input::LeaveSource);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the handoff that the owner signed. One that is not what was asked for changes nothing.
-    fn sealed(&mut self, bytes: Vec<u8>) -> Answer<()> {
-        let State::NeedsHandoff(facts) = &self.progress.state else {
-            return Err(Problem::new(
-                Code::MoveState,
-                "expected a move that waits for the owner's signature",
-            ));
-        };
-        let signed = Signed::<Entry>::check(bytes, &mut VerifyingKeys::default())?;
-        let opening = facts::check_signed(&signed, self.owner, facts)?;
-        let unsealed = self.unsealed.take().ok_or(Code::Internal)?;
-        self.progress.state = State::Running;
-        let input = Input::Signed { request: unsealed.request, result: Ok(opening) };
-        self.driver.handle(self.now(), input);
-        Ok(())
     }
 
     // ---- what it wants done -----------------------------------------------------------------------------------------
@@ -293,11 +235,7 @@ impl Drive {
                 None
             }
             Output::NeedSignature { request, facts, readiness } => {
-                if let Some(later) = self.later.values().next() {
-                    return Some(Input::Signed { request, result: Err(later.clone()) });
-                }
-                self.ask_owner(request, facts, readiness);
-                None
+                self.need_signature(request, facts, readiness).await
             }
             Output::Entered { phase } => {
                 self.entered(phase).await;
@@ -330,12 +268,6 @@ impl Drive {
         let move_id = self.driver.plan().move_id;
         let journal = Journal { move_id, began: self.began, driver, waits, shown };
         self.desk.blocking(move |desk| journal.keep(&desk.node)).await
-    }
-
-    fn ask_owner(&mut self, request: RequestId, facts: Unsigned, readiness: Readiness) {
-        self.progress.readiness = Some(readiness);
-        self.unsealed = Some(Unsealed { request, facts: None });
-        self.find_facts(request, facts);
     }
 
     async fn entered(&mut self, phase: Phase) {

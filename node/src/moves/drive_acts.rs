@@ -18,19 +18,25 @@ use crate::api::error::Answer;
 use crate::core::{Granted, controls_of, grant_of, standing};
 
 impl Drive {
-    /// Tells the driver which epoch this node's own copy is in, when it is a later one than the move ends.
+    /// Tells the driver what this node's own copy has. One that cannot be read is read again with the next commit, and before
+    /// anything is signed.
     pub(super) async fn learn(&mut self) {
+        if let Err(problem) = self.read_own_copy().await {
+            let session = self.driver.plan().session;
+            tracing::warn!(session = %session.short(), "reading a session on the move failed: {problem}");
+        }
+    }
+
+    /// Tells the driver what this node's own copy has: the opening of a later epoch, else its newest entry.
+    pub(super) async fn read_own_copy(&mut self) -> Answer<()> {
         let (plan, owner) = (self.driver.plan(), self.owner);
         let (session, ends) = (plan.session, plan.epoch);
-        let found = self.desk.blocking(move |desk| facts::later(&desk.node.reader()?, session, owner, ends));
-        match found.await {
-            Ok(Some(opening)) => self.driver.handle(self.now(), Input::Learned { opening }),
-            Ok(None) => {}
-            // Asked again with the next commit; whoever is asked about the session tells it too.
-            Err(problem) => {
-                tracing::warn!(session = %session.short(), "reading the epoch of a session on the move failed: {problem}");
-            }
+        let found =
+            self.desk.blocking(move |desk| facts::own_copy(&desk.node.reader()?, session, owner, ends));
+        if let Some(input) = found.await? {
+            self.driver.handle(self.now(), input);
         }
+        Ok(())
     }
 
     /// The live grant under which the target would hold the session.

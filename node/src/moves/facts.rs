@@ -2,6 +2,7 @@
 //!
 //! It reads verified entries only and decides nothing about the move.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use throughline_protocol::content::Content;
 use throughline_protocol::control::{Control, Ref, Role};
 use throughline_protocol::entry::{Body, Entry, Handoff};
 use throughline_protocol::fork::Controls;
-use throughline_protocol::handoff::driver::Unsigned;
+use throughline_protocol::handoff::driver::{Input, Unsigned};
 use throughline_protocol::handoff::{Opening, Point, Receipt};
 use throughline_protocol::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId};
 use throughline_protocol::payload::Payload;
@@ -69,17 +70,22 @@ pub(super) fn opening(
     Ok(Some(Opening::of(&signed, owner)?))
 }
 
-/// The opening of the epoch in which the copy here stands, when it is a later one than `ends`.
-pub(super) fn later(
+/// What the copy here comes to for a move that `ends` an epoch: the opening of a later one, else the newest entry. None: it is
+/// behind that epoch, or not held.
+pub(super) fn own_copy(
     reader: &Reader,
     session: SessionId,
     owner: Principal,
     ends: Epoch,
-) -> Answer<Option<Opening>> {
-    match reader.session(session)?.filter(|row| row.tip.epoch > ends) {
-        Some(row) => opening(reader, session, owner, row.tip.seq),
-        None => Ok(None),
-    }
+) -> Answer<Option<Input>> {
+    let Some(tip) = reader.session(session)?.map(|row| row.tip) else { return Ok(None) };
+    Ok(match tip.epoch.cmp(&ends) {
+        Ordering::Greater => {
+            opening(reader, session, owner, tip.seq)?.map(|opening| Input::Learned { opening })
+        }
+        Ordering::Equal => Some(Input::Held { head: Point { cid: tip.cid, seq: tip.seq } }),
+        Ordering::Less => None,
+    })
 }
 
 /// What a verified head that somebody told stands for: its epoch's opening, and where it is. None when it is not held.

@@ -19,6 +19,7 @@
 mod desk;
 mod drive;
 mod drive_acts;
+mod drive_owner;
 mod facts;
 mod held;
 mod held_catch_up;
@@ -45,6 +46,7 @@ use crate::api::error::{Answer, Problem};
 use crate::core::Node;
 
 pub use desk::{Begin, Depth, Leave};
+pub use drive_owner::Question;
 pub use participant::Asker;
 pub use told::{Course, Driven, Halt, Halted};
 
@@ -112,6 +114,8 @@ impl Node {
     }
 }
 
+#[cfg(test)]
+mod left_tests;
 #[cfg(test)]
 mod network_tests;
 #[cfg(test)]

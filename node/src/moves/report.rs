@@ -189,6 +189,7 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
         "session": plan.session.to_string(),
         "state": progress.state.word(),
         "phase": driver.phase().word(),
+        "source": source(plan.origin),
         "from": end(plan.origin.server(), names.from.as_deref(), plan.epoch.get(), source_word(driver)),
         "to": end(Some(plan.target), Some(&names.to), plan.epoch.next().get(), target_word(driver)),
         "handoff": driver.opening().map(|opening| {
@@ -219,6 +220,15 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
         State::Running | State::Ended(Outcome::Done { .. } | Outcome::Aborted { .. }) => {}
     }
     object
+}
+
+/// How the server that is left is treated, in the words of the request: `offline` does not wait for it. Where nobody holds the
+/// session nobody is left.
+fn source(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Online(_) | Origin::Offline(None) => "auto",
+        Origin::Offline(Some(_)) => "offline",
+    }
 }
 
 fn sent(sent: Sent) -> Value {

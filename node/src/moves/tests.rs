@@ -15,7 +15,7 @@ use throughline_store::{SessionRow, SessionState, SetState};
 
 use super::testbench::{Bench, append, named, sign_handoff};
 use super::wires::{Step, copy};
-use super::{Asker, Begin, Depth, Leave, wire};
+use super::{Asker, Begin, Depth, Leave, Question, wire};
 use crate::core::{Arrived, Node, now};
 
 pub(super) fn row(node: &Node, session: SessionId) -> SessionRow {
@@ -103,7 +103,7 @@ async fn a_silent_server_is_left_only_when_a_person_says_so() {
     let asks = bench.until(&begun, &["needs-confirmation"]).await;
     assert!(asks["reason"].as_str().unwrap().contains("seq 4"), "{asks:#}");
     let (session, id) = named(&begun);
-    bench.desk().confirm(session, id).await.unwrap();
+    bench.desk().confirm(session, id, Question::Silence).await.unwrap();
     let asks = bench.until(&begun, &["needs-handoff"]).await;
     bench.sign(&asks).await;
     assert_eq!(bench.until(&begun, &["done", "waiting"]).await["state"], "done");
@@ -478,7 +478,7 @@ async fn nothing_is_on_its_way_to_a_source_that_is_left_while_the_move_goes_on()
     bench.until(&begun, &["needs-confirmation"]).await;
     assert!(bench.wires.on_the_way() > 0, "the freeze is still dialled");
     let (session, id) = named(&begun);
-    bench.desk().confirm(session, id).await.unwrap();
+    bench.desk().confirm(session, id, Question::Silence).await.unwrap();
     assert_eq!(bench.wires.on_the_way(), 0);
     bench.until(&begun, &["needs-handoff"]).await;
 }

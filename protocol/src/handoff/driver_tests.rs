@@ -638,3 +638,6 @@ fn phases_have_the_words_that_people_read() {
             .to_vec();
     assert_eq!(words, ["freeze", "copy", "prepare", "handoff", "active", "retired"]);
 }
+
+#[path = "driver_held_tests.rs"]
+mod held;

@@ -49,6 +49,10 @@ struct World {
     openings: BTreeMap<Epoch, Opening>,
     plan: Plan,
     left_source: bool,
+    /// The newest entry of the epoch that ends in the copy of the driver's own node.
+    held: Point,
+    /// Signatures that came when that node held more than they would have left.
+    overtaken_signatures: u32,
     /// The source of the first move, while it is down for good: nothing reaches it.
     dead: Option<usize>,
     /// How the source stood when the first move gave it up.
@@ -66,7 +70,7 @@ enum GivenUp {
     Otherwise,
 }
 
-fn plan(number: u8, ends: u64, from: usize, to: usize, offline: bool) -> Plan {
+fn plan(number: u8, ends: u64, from: usize, to: usize, offline: bool, held: Point) -> Plan {
     let server = principal(SERVERS[from]);
     Plan {
         move_id: move_id(number),
@@ -75,7 +79,7 @@ fn plan(number: u8, ends: u64, from: usize, to: usize, offline: bool) -> Plan {
         origin: if offline { Origin::Offline(Some(server)) } else { Origin::Online(server) },
         target: principal(SERVERS[to]),
         peers: vec![principal("stranger")],
-        held: None,
+        held: Some(held),
         told: None,
     }
 }
@@ -99,7 +103,8 @@ impl World {
         let offline = random.percent(20);
         // Now and then a server hands over to itself: that is how a restored one gets its right back.
         let to = if random.percent(10) { 0 } else { 1 };
-        let plan = plan(1, 0, 0, to, offline);
+        let held = point("genesis", 0, 3);
+        let plan = plan(1, 0, 0, to, offline, held);
         World {
             driver: Driver::new(Duration::ZERO, plan.clone(), Limits::default()),
             plan,
@@ -115,6 +120,8 @@ impl World {
             requests: 0,
             openings: BTreeMap::new(),
             left_source: offline,
+            held,
+            overtaken_signatures: 0,
             dead: None,
             given_up: None,
             rival: None,
@@ -129,7 +136,8 @@ impl World {
             65..75 => self.own_work(),
             75..82 => self.pass_time(),
             82..88 => self.append(),
-            88..91 => self.gossip(),
+            88..90 => self.gossip(),
+            90 => self.replicate(),
             // Somebody who sees that nothing goes on.
             91..94 if self.fair && self.dead.is_some() => self.leave_source(),
             _ if self.fair => self.pass_time(),
@@ -170,6 +178,10 @@ impl World {
                 self.driver.handle(self.now, driver::Input::Replied { request, reply });
             }
             Letter::View { life, request, view } if life == self.life => {
+                // It was fetched and verified here, and so it is held here.
+                if let Some(head) = view.head.filter(|_| view.epoch() == self.plan.epoch) {
+                    self.hold(head);
+                }
                 self.driver.handle(self.now, driver::Input::Seen { request, view: Some(Box::new(view)) });
             }
             Letter::Ask { life, request, to } => {
@@ -259,7 +271,10 @@ impl World {
             OwnerJob::Sign(request, facts) => {
                 let fails = !self.fair && self.random.percent(3);
                 let result = if fails { Err(Code::OwnerKey.into()) } else { Ok(signed_opening(&facts)) };
+                self.driver.handle(self.now, driver::Input::Held { head: self.held });
                 self.driver.handle(self.now, driver::Input::Signed { request, result });
+                self.overtaken_signatures += u32::from(self.held.seq > facts.prev.seq);
+                self.nothing_that_is_held_is_cut();
             }
         }
     }
@@ -295,6 +310,23 @@ impl World {
         let (from, to) = (self.random.below(self.nodes.len()), self.random.below(self.nodes.len()));
         if let Some(opening) = self.nodes[from].highest().cloned() {
             self.bag.push(Letter::Gossip { to, opening });
+        }
+    }
+
+    /// The driver's own node hears of what a server wrote in the epoch that ends, as it does of any session. The driver is told at
+    /// once, or not before the owner signs.
+    fn replicate(&mut self) {
+        let at = self.random.below(self.nodes.len());
+        let Some(head) = self.nodes[at].heads.get(&self.plan.epoch).copied() else { return };
+        self.hold(head);
+        if self.random.percent(50) {
+            self.driver.handle(self.now, driver::Input::Held { head: self.held });
+        }
+    }
+
+    fn hold(&mut self, head: Point) {
+        if head.seq > self.held.seq {
+            self.held = head;
         }
     }
 
@@ -344,10 +376,14 @@ impl World {
             // Nothing was sent yet: the move never began.
             None => Driver::new(self.now, self.plan.clone(), Limits::default()),
         };
-        // Whoever starts a driver tells it first which epoch its own copy is in.
-        if let Some(opening) = self.rival.clone() {
-            self.driver.handle(self.now, driver::Input::Learned { opening });
-        }
+        // Whoever starts a driver tells it first what its own copy has.
+        self.driver.handle(
+            self.now,
+            match self.rival.clone() {
+                Some(opening) => driver::Input::Learned { opening },
+                None => driver::Input::Held { head: self.held },
+            },
+        );
     }
 
     fn user(&mut self) {
@@ -462,58 +498,6 @@ impl World {
         }
     }
 
-    // ---- invariants --------------------------------------------------------------------------------------------
-
-    fn check(&self) {
-        self.one_holder_per_epoch();
-        self.knowledge_fences();
-        self.what_was_given_up_stands_still();
-        self.nothing_is_lost_of_an_online_source();
-    }
-
-    /// Whoever may append in an epoch is the one that its opening names; so there is at most one.
-    fn one_holder_per_epoch(&self) {
-        for node in &self.nodes {
-            let Some(held) = node.permit() else { continue };
-            let holder = match self.openings.get(&held) {
-                Some(opening) => opening.holder(),
-                None => (held == Epoch::ZERO).then(|| principal("server1")),
-            };
-            assert_eq!(holder, Some(principal(node.name)), "{} appends in epoch {held}", node.name);
-        }
-        let highest = self.openings.keys().next_back().copied().unwrap_or_default();
-        let count = self.nodes.iter().filter(|node| node.permit() == Some(highest)).count();
-        assert!(count <= 1, "{count} parties may append in epoch {highest}");
-    }
-
-    /// A server that knows an opening never appends in an earlier epoch.
-    fn knowledge_fences(&self) {
-        for node in &self.nodes {
-            let known = node.highest().map(Opening::epoch).unwrap_or_default();
-            assert!(node.permit().is_none_or(|held| held >= known), "{} thawed behind {known}", node.name);
-        }
-    }
-
-    /// A source that stood still when it was given up never appends in that epoch again, whatever came after.
-    fn what_was_given_up_stands_still(&self) {
-        if self.given_up == Some(GivenUp::Frozen) {
-            assert_ne!(self.nodes[0].permit(), Some(Epoch::ZERO), "thawed after it was given up");
-        }
-    }
-
-    /// A source that was frozen, not left, loses no entry: the handoff stands on its last one.
-    fn nothing_is_lost_of_an_online_source(&self) {
-        let opened = self.openings.get(&self.plan.epoch.next());
-        if let (false, Some(opening)) = (self.left_source, opened) {
-            let source = &self.nodes[index_of(self.plan.origin.server().unwrap())];
-            assert_eq!(
-                source.heads[&self.plan.epoch].cid,
-                opening.prev(),
-                "the source wrote behind the handoff"
-            );
-        }
-    }
-
     // ---- the end -----------------------------------------------------------------------------------------------
 
     /// Everything is delivered from now on: the move has to end, and to end well.
@@ -596,7 +580,11 @@ impl World {
         let (ends, from) = if moved { (1, to) } else { (0, 0) };
         let to = if from == 0 { 1 } else { 0 };
         let offline = self.given_up.is_some();
-        self.plan = plan(2, ends, from, to, offline);
+        if moved {
+            // It took in its own handoff.
+            self.held = self.openings[&epoch(1)].point();
+        }
+        self.plan = plan(2, ends, from, to, offline, self.held);
         self.left_source = offline;
         self.life += 1;
         self.journal = None;
@@ -621,9 +609,17 @@ struct Tally {
     given_up: [u32; 2],
     /// Second moves that were done after that.
     done_after: u32,
+    /// Signatures that came when more was held than they stood on.
+    overtaken_signatures: u32,
 }
 
-fn run(seed: u64) -> ([Outcome; 2], Option<GivenUp>) {
+struct Ran {
+    outcomes: [Outcome; 2],
+    given_up: Option<GivenUp>,
+    overtaken_signatures: u32,
+}
+
+fn run(seed: u64) -> Ran {
     let mut world = World::new(seed);
     let steps = 20 + world.random.below(250);
     chaos(&mut world, steps);
@@ -642,10 +638,10 @@ fn run(seed: u64) -> ([Outcome; 2], Option<GivenUp>) {
     let steps = world.random.below(100);
     chaos(&mut world, steps);
     let second = world.settle();
-    let given_up = world.given_up;
+    let (given_up, overtaken_signatures) = (world.given_up, world.overtaken_signatures);
     world.check_end(&second);
     world.check();
-    ([first, second], given_up)
+    Ran { outcomes: [first, second], given_up, overtaken_signatures }
 }
 
 #[test]
@@ -653,7 +649,8 @@ fn every_schedule_keeps_one_holder_and_ends() {
     let mut tally = Tally::default();
     for seed in SEEDS {
         let outcomes = std::panic::catch_unwind(|| run(seed));
-        let Ok((outcomes, given_up)) = outcomes else { panic!("seed {seed}") };
+        let Ok(Ran { outcomes, given_up, overtaken_signatures }) = outcomes else { panic!("seed {seed}") };
+        tally.overtaken_signatures += overtaken_signatures;
         if let Some(stood) = given_up {
             tally.given_up[0] += 1;
             tally.given_up[1] += u32::from(stood == GivenUp::Frozen);
@@ -670,7 +667,10 @@ fn every_schedule_keeps_one_holder_and_ends() {
     // A model that never gets anywhere would keep every invariant.
     assert!(tally.done > 1_000 && tally.rolled_back > 100 && tally.aborted > 20, "{tally:?}");
     assert!(tally.given_up[1] > 50 && tally.done_after > 50, "{tally:?}");
+    assert!(tally.overtaken_signatures > 20, "{tally:?}");
 }
 
+#[path = "model_invariants.rs"]
+mod invariants;
 #[path = "model_overtaken_tests.rs"]
 mod overtaken;

@@ -1,7 +1,8 @@
 //! Checks 18 and 19: a session moves with its server's help, and without it.
 
 use anyhow::{Context as _, Result, bail};
-use throughline_testnet::Node;
+use serde_json::{Value, json};
+use throughline_testnet::{Node, Request};
 
 use super::{
     World, append, await_head, await_retired, await_verdict, entries_at, head, number, response, session_at,
@@ -139,6 +140,47 @@ fn a_silent_server_is_left_with_the_command_that_the_first_refusal_names() -> Re
     assert_eq!((*program, args[1]), ("throughline", session.as_str()), "{command}");
     let moved = desktop.home().json(args)?;
     assert_eq!((&moved["state"], number(&moved, "/to/epoch")?), (&"done".into(), 1), "{moved}");
+    Ok(())
+}
+
+#[test]
+fn a_move_that_left_its_source_is_not_taken_up_as_one_that_waits_and_cuts_nothing_that_is_held() -> Result<()>
+{
+    let World { lab: _lab, desktop, server_a, server_b: _server_b, owner } = World::new()?;
+    let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
+    desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
+    let down = server_a.kill()?;
+    let body = json!({"to": "server-b", "source": "offline"});
+    desktop.api().send(&Request::post(&format!("/v1/sessions/{session}/moves"), &body))?.expect(201)?;
+    let asks = |seq: u64| {
+        move |moves: &Value| {
+            let open = &moves["items"][0];
+            open["state"] == "needs-handoff" && open["sign"]["seq"] == seq
+        }
+    };
+    desktop.until_asked("a move that waits for the owner", "/v1/moves", asks(2))?;
+
+    // The server was not dead. What it writes now arrives at the node that drives the move.
+    let server_a = down.serve()?;
+    for at in 0..3 {
+        append(&server_a, &session, &format!("ev-{at}"), &response("Still here."))?.expect(201)?;
+    }
+    let newest = head(&server_a, &session)?;
+    await_head(&desktop, &session, &newest)?;
+    let open = desktop.until_asked("a handoff on the newest entry", "/v1/moves", asks(5))?;
+    assert_eq!(open["items"][0]["source"], "offline", "{open}");
+
+    // Nobody said this time that it is left.
+    let again = desktop.home().cli(&["move", &session, "--to", "server-b", "--yes"]).json()?;
+    let error = again.refused(7, "E_MOVE_STATE")?;
+    for said in ["move --resume", "move --abort"] {
+        assert!(text(&error, "/hint")?.contains(said), "{error}");
+    }
+    assert_eq!(head(&desktop, &session)?, newest, "nothing is signed");
+    let moved = desktop.home().json(&["move", &session, "--resume", "--yes"])?;
+    assert_eq!((&moved["state"], text(&moved, "/base/cid")?), (&"done".into(), newest.as_str()), "{moved}");
+    let verified = desktop.home().json(&["verify", &session])?;
+    assert_eq!(verified["verdict"], "valid", "{verified}");
     Ok(())
 }
 

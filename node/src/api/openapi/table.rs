@@ -332,9 +332,9 @@ pub const ROUTES: &[Route] = &[
     ),
     post(
         "/v1/sessions/{session}/moves/{move}/confirm",
-        &[as_json("Nothing")],
+        &[as_json("ConfirmRequest")],
         &[as_json("answer.move")],
-        "Go on although the target lacks something",
+        "Go on although something is lacking: a yes to what the move asks",
     ),
     post(
         "/v1/sessions/{session}/moves/{move}/handoff",

@@ -70,8 +70,8 @@ async fn show(State(app): State<App>, Path(path): Path<OnePath>, query: input::Q
 
 async fn confirm(State(app): State<App>, Path(path): Path<OnePath>, body: Bytes) -> Answer<Json<Value>> {
     let (session, id) = one(&path)?;
-    input::json(&body, "Nothing")?;
-    Ok(Json(app.node().moves()?.confirm(session, id).await?))
+    let question = input::need::<String>(&input::json(&body, "ConfirmRequest")?, "phase")?.parse()?;
+    Ok(Json(app.node().moves()?.confirm(session, id, question).await?))
 }
 
 async fn handoff(

@@ -218,7 +218,25 @@ impl Drive<'_> {
         if !is_same || view::text(&open, "/phase") == "rollback" {
             return Err(refused);
         }
+        if self.args.source != "offline" && leaves_its_source(&open) {
+            return Err(self.left_behind(&open));
+        }
         self.resume(open)
+    }
+
+    /// The refusal to go on without a server where that was not asked for: it may be back, and may have written more.
+    fn left_behind(&self, open: &Value) -> Problem {
+        let (session, from) = (format::short(&self.session.to_string()), view::text(open, "/from/peer"));
+        let detail = format!(
+            "expected a move that waits for {from}, found one of this session that goes on without it (--source offline)"
+        );
+        Problem::new(Code::MoveState, detail)
+            .with("session", self.session.to_string())
+            .with("move", open["move"].clone())
+            .hint(format!(
+                "throughline move --resume {session} to go on without {from}, or throughline move --abort {session} and \
+                 the same command again to wait for it"
+            ))
     }
 
     /// Goes on with a move. A silent server that is left behind anyway is not asked once more.
@@ -303,7 +321,7 @@ impl Drive<'_> {
     /// with `--source offline --yes`. Where nobody says so, or somebody says No, the move stays as it is, and goes on if the server
     /// comes back: to take it back would be to ask the very server that does not answer, and to wait for it.
     fn leave_silent(&self, answer: &Value) -> Answer<Value> {
-        let silence = Silence::of(self.api, answer);
+        let silence = Silence::of(self.api, answer)?;
         if self.ctx.is_unattended() && self.args.source != "offline" {
             return Err(silence.problem());
         }
@@ -312,15 +330,30 @@ impl Drive<'_> {
     }
 
     fn decided(&self, answer: &Value, goes_on: bool) -> Answer<Value> {
-        let act = if goes_on { "/confirm" } else { "/abort" };
-        self.api.ask(Call::post(&self.path(answer, act), &json!({})))
+        if !goes_on {
+            return self.api.ask(Call::post(&self.path(answer, "/abort"), &json!({})));
+        }
+        let question = json!({"phase": view::text(answer, "/phase")});
+        let told = self.api.ask(Call::post(&self.path(answer, "/confirm"), &question));
+        self.unless_it_went_on(answer, told, Code::MoveState)
+    }
+
+    /// What the node says to a decision. One that came too late (`late`) decides nothing: the move is read again, and may ask again.
+    fn unless_it_went_on(&self, answer: &Value, told: Answer<Value>, late: Code) -> Answer<Value> {
+        match told {
+            Err(problem) if problem.code() == late => self.api.get(&self.path(answer, "")),
+            told => told,
+        }
     }
 
     fn hand_over(&mut self, answer: &Value) -> Answer<Value> {
         let facts = view::at(answer, "/sign").clone();
         let signed = self.owner().and_then(|owner| owner.handoff(&facts));
         match signed {
-            Ok(bytes) => self.api.post_blob(&self.path(answer, "/handoff"), &bytes),
+            Ok(bytes) => {
+                let told = self.api.post_blob(&self.path(answer, "/handoff"), &bytes);
+                self.unless_it_went_on(answer, told, Code::HeadMoved)
+            }
             Err(problem) => Err(self.roll_back(answer, problem)),
         }
     }
@@ -354,6 +387,11 @@ fn asks_to_leave(answer: &Value) -> bool {
     view::text(answer, "/state") == "needs-confirmation" && view::text(answer, "/phase") == "freeze"
 }
 
+/// Whether a move that may still be taken back goes on without the server that holds the session.
+fn leaves_its_source(open: &Value) -> bool {
+    view::text(open, "/source") == "offline" && view::at(open, "/handoff").is_null()
+}
+
 fn lacking(answer: &Value) -> String {
     let missing: Vec<&str> = view::items(answer, "/prepared/tools")
         .iter()
@@ -380,6 +418,15 @@ mod tests {
         assert!(!asks_to_leave(&answer));
         answer = json!({"state": "running", "phase": "freeze"});
         assert!(!asks_to_leave(&answer));
+    }
+
+    #[test]
+    fn a_move_that_leaves_its_source_does_so_until_it_is_signed() {
+        let mut open = json!({"source": "offline", "handoff": null});
+        assert!(leaves_its_source(&open));
+        open["handoff"] = json!({"cid": "bafy", "seq": 5});
+        assert!(!leaves_its_source(&open), "there is no way back");
+        assert!(!leaves_its_source(&json!({"source": "auto", "handoff": null})));
     }
 
     #[test]

@@ -270,6 +270,20 @@ impl Driver {
         }
     }
 
+    /// What this node holds itself. While the owner is asked to sign without a source that was left, a newer entry is handed over
+    /// instead, and the target fetches it first; before that, step 4 finds it. A source that stands still wrote nothing more.
+    pub(super) fn held(&mut self, now: Duration, head: Point) {
+        let journal = &mut self.journal;
+        journal.plan.held = Some(head);
+        let is_left = matches!(journal.plan.origin, Origin::Offline(_));
+        let would_cut = journal.base.is_some_and(|base| base != head && base.seq <= head.seq);
+        if is_left && would_cut && journal.phase == Phase::Sign {
+            journal.base = Some(head);
+            journal.cut = journal.cut.filter(|cut| cut.seq > head.seq);
+            self.enter(now, Phase::Copy);
+        }
+    }
+
     /// Ends a phase that asks several, once it has heard enough.
     pub(super) fn settle(&mut self, now: Duration) {
         if self.heard.values().any(|heard| *heard == Heard::Nothing) {

@@ -280,6 +280,7 @@ impl Driver {
                 }
             }
             Input::Learned { opening } => self.learned(now, &opening),
+            Input::Held { head } => self.held(now, head),
             Input::LeaveSource => self.leave_source(now),
             Input::Retry => self.retry(now),
             Input::Tick => self.tick(now),

@@ -20,7 +20,9 @@
 //! unless it knows that handoff by then; what it writes is a fenced tail. A source of a session that moved on is told of
 //! the later epoch instead of thawed, as soon as the driver learns of it.
 //!
-//! Reports about epochs and heads ([`View`]) are what this node verified, not what a peer told.
+//! Reports about epochs and heads ([`View`]) are what this node verified, not what a peer told. A source that was left may live,
+//! and what it writes may arrive here while the move goes on: nothing that this node holds is cut. A handoff that was to stand
+//! below its newest entry ([`Input::Held`]) is not asked for any more; the move goes back to the copy, from that entry.
 
 mod answers;
 mod journal;
@@ -68,7 +70,7 @@ pub struct Plan {
     pub target: Principal,
     /// Others that may know the session; asked for heads and epochs.
     pub peers: Vec<Principal>,
-    /// The head that this node holds and verified.
+    /// The newest head of the epoch that ends that this node holds and verified; [`Input::Held`] brings it up to date.
     pub held: Option<Point>,
     /// The newest head that the source ever told, verified or not.
     pub told: Option<Point>,
@@ -299,6 +301,12 @@ pub enum Input {
     Learned {
         /// The verified opening.
         opening: Opening,
+    },
+    /// What this node's own verified copy ends with, in the epoch that ends: told at the start, with each commit, before the owner
+    /// is asked to sign, and once more in the act of taking the signature.
+    Held {
+        /// Its newest entry.
+        head: Point,
     },
     /// The user does not want to wait for the source: before it froze it is left with what it did not replicate; in a
     /// move that is taken back it is given up. Anywhere else this changes nothing.
