@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use throughline_node::cli::{cli_reference, errors_page};
 
 use crate::support::cli::Cli;
@@ -340,11 +341,18 @@ fn a_peer_is_called_by_its_name_wherever_its_key_is_shown() {
     let node = server.ok(&["id"]);
     let (ticket, key) = (node["ticket"].as_str().unwrap(), node["principal"].as_str().unwrap());
     desktop.ok(&["peer", "add", "server-b", ticket]);
-    desktop.ok(&["grant", "server-b"]);
+    let granted = desktop.ok(&["grant", "server-b"]);
+    assert_eq!(granted["told"], json!({"peers": 1, "pending": 0}), "the server runs: {granted}");
+    let again = desktop.ok(&["grant", "server-b"]);
+    assert_eq!((&again["unchanged"], &again["told"]["peers"]), (&json!(true), &json!(0)), "{again}");
     let transcript = repository().join("examples/sessions/claude-code.jsonl").display().to_string();
     let imported = desktop.ok(&["import", &transcript]);
     let session = imported["sources"][0]["session"].as_str().unwrap().to_owned();
-    desktop.ok(&["move", &session, "--to", "server-b"]);
+    let moved = desktop.ok(&["move", &session, "--to", "server-b"]);
+    let children = &imported["sources"][0]["subSessions"];
+    assert_eq!((&moved["subSessions"], children.as_array().map(Vec::len)), (children, Some(1)), "{moved}");
+    let held = desktop.run(&["move", &session, "--to", "server-b"]);
+    assert!(held.rc == 0 && held.stdout.starts_with("= server-b ("), "{held:?}");
     let short = format!("{}…{}", &key[..10], &key[key.len() - 4..]);
     let named = format!("server-b ({short})");
     for args in [
@@ -372,5 +380,8 @@ fn a_peer_is_called_by_its_name_wherever_its_key_is_shown() {
     }
     let refused = desktop.json(&["peer", "add", "self", ticket]);
     assert_eq!((refused.0, refused.1["error"]["code"].as_str()), (2, Some("E_USAGE")), "the word is taken");
+    let refused = server.json(&["peer", "add", "me", ticket]);
+    assert_eq!((refused.0, refused.1["error"]["code"].as_str()), (2, Some("E_USAGE")), "{}", refused.1);
+    assert_eq!(server.ok(&["peer", "list"])["items"], json!([]), "no node is a peer of its own");
     assert_eq!(serving.stop(), 0);
 }

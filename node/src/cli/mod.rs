@@ -26,6 +26,7 @@ pub(crate) mod refusal;
 mod resolve;
 mod silence;
 mod style;
+mod sub_sessions;
 mod throwaway;
 mod upload;
 mod usage;

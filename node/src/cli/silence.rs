@@ -1,5 +1,5 @@
-//! A holder that does not answer when it is asked to stand still: what is known of its last words, and what it means to go on
-//! without them. It decides nothing; whoever signs the handoff does.
+//! A holder that does not answer when it is asked to stand still, or that is not asked: what is known of its last words, and what it
+//! means to go on without them. It decides nothing; whoever signs the handoff does.
 
 use serde_json::{Value, json};
 use throughline_protocol::code::Code;
@@ -7,6 +7,15 @@ use throughline_protocol::code::Code;
 use super::link::Api;
 use super::{format, view};
 use crate::api::error::{Answer, Problem};
+
+/// Whether the holder was asked to stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// For so long, in milliseconds, without an answer.
+    ForMs(u64),
+    /// It is not. It was heard last so many milliseconds ago; none: nothing was heard of it.
+    Not(Option<u64>),
+}
 
 /// What a person has to know before a silent server is left behind.
 #[derive(Debug)]
@@ -17,16 +26,27 @@ pub(crate) struct Silence {
     from: String,
     /// What the next command calls the target.
     to: String,
-    asked_for_ms: u64,
+    asked: Asked,
     /// The newest entry that is held here, as `{"cid","seq"}`.
     held: Value,
     /// How that is dated: when the holder told it, else when it was written.
     dated: String,
+    /// How long ago the holder told its head, if it did.
+    heard_ms: Option<u64>,
     /// The newest seq that the holder told, if it is above what is held.
     told_above: Option<u64>,
 }
 
 impl Silence {
+    /// Of a move that is to go without its source from the beginning, to a target that is called `to`.
+    ///
+    /// # Errors
+    /// What is held here cannot be found out.
+    pub(crate) fn unasked(api: &Api<'_>, planned: &Value, to: &str) -> Answer<Self> {
+        let silence = Silence::of(api, planned)?;
+        Ok(Silence { asked: Asked::Not(silence.heard_ms), to: to.to_owned(), ..silence })
+    }
+
     /// Of a move that asks whether to go on without its source. What dates the newest entry is left out where it cannot be found
     /// out; which entry that is may not be.
     ///
@@ -61,7 +81,8 @@ impl Silence {
             session: view::text(answer, "/session").to_owned(),
             move_id: answer["move"].clone(),
             to: view::text(answer, "/to/peer").to_owned(),
-            asked_for_ms: view::number(answer, "/elapsedMs"),
+            asked: Asked::ForMs(view::number(answer, "/elapsedMs")),
+            heard_ms: told.map(|told| view::number(told, "/seenAgeMs")),
             told_above: told_seq.filter(|told| *told > seq),
             from,
             held,
@@ -86,11 +107,51 @@ impl Silence {
     }
 
     fn tried(&self) -> String {
-        format!(
-            "expected {} to stand still for the handoff, got no answer in {}",
-            self.from,
-            format::elapsed(self.asked_for_ms)
-        )
+        let from = &self.from;
+        match self.asked {
+            Asked::ForMs(ms) => {
+                let took = format::elapsed(ms);
+                format!("expected {from} to stand still for the handoff, got no answer in {took}")
+            }
+            Asked::Not(heard) => {
+                let heard = heard.map_or("nothing was heard of it yet".to_owned(), |ms| {
+                    format!("last heard {}", format::ago(ms))
+                });
+                format!("{from} is left without being asked ({heard})")
+            }
+        }
+    }
+
+    /// Both of them.
+    pub(crate) fn says(&self) -> String {
+        format!("{}; {}", self.tried(), self.loss())
+    }
+
+    /// The same for programs: the newest entry that is held here, how long ago the holder was heard, and what it told beyond that entry.
+    pub(crate) fn facts(&self) -> Value {
+        json!({"held": self.held, "heardAgeMs": self.heard_ms, "toldSeq": self.told_above})
+    }
+
+    /// The command that leaves the holder.
+    fn command(&self) -> String {
+        format!("throughline move {} --to {} --source offline --yes", self.session, self.to)
+    }
+
+    /// The refusal of a move that nobody agreed to. Nothing began.
+    pub(crate) fn unsaid(&self) -> Problem {
+        let detail = format!("{}: nobody is here to agree to that; nothing is signed", self.says());
+        let problem = Problem::new(Code::Prompt, detail)
+            .with("session", self.session.as_str())
+            .with("held", self.held.clone())
+            .hint(self.command());
+        self.with_lost(problem)
+    }
+
+    fn with_lost(&self, problem: Problem) -> Problem {
+        match self.told_above {
+            Some(told) => problem.with("lost", json!({"throughSeq": told})),
+            None => problem,
+        }
     }
 
     /// Asks whether the server is left. Without a Yes nothing more is asked of the node.
@@ -105,30 +166,31 @@ impl Silence {
     }
 
     /// What somebody at the terminal is asked.
-    fn question(&self) -> String {
+    pub(crate) fn question(&self) -> String {
         let seq = view::number(&self.held, "/seq");
-        format!("{}; {}. Hand over from seq {seq}?", self.tried(), self.loss())
+        format!("{}. Hand over from seq {seq}?", self.says())
     }
 
     /// The refusal where nobody can be asked. The move stays as it is: there is nobody to tell that it is off.
     pub(crate) fn problem(&self) -> Problem {
-        let Silence { session, to, from, .. } = self;
+        let Silence { session, from, .. } = self;
+        let command = self.command();
         let short = format::short(session);
         let detail =
             format!("{}; nothing is signed, {from} is still the holder; {}", self.tried(), self.loss());
-        let mut problem = Problem::new(Code::Unreachable, detail)
+        let problem = Problem::new(Code::Unreachable, detail)
             .with("session", session.as_str())
             .with("move", self.move_id.clone())
             .with("held", self.held.clone())
-            .with("askedForMs", self.asked_for_ms)
             .hint(format!(
-                "throughline move {session} --to {to} --source offline --yes   (when {from} is back: throughline move \
-                 --resume {short}; to call it off: throughline move --abort {short})"
+                "{command}   (when {from} is back: throughline move --resume {short}; to call it off: throughline move --abort \
+                 {short})"
             ));
-        if let Some(told) = self.told_above {
-            problem = problem.with("lost", json!({"throughSeq": told}));
-        }
-        problem
+        let problem = match self.asked {
+            Asked::ForMs(ms) => problem.with("askedForMs", ms),
+            Asked::Not(_) => problem,
+        };
+        self.with_lost(problem)
     }
 }
 
@@ -176,6 +238,28 @@ mod tests {
         assert!(hint.contains("throughline move S --to server-b --source offline --yes"), "{hint}");
         assert_eq!(problem.fact("held").map(|held| held["seq"].clone()), Some(57.into()));
         assert!(problem.fact("lost").is_none());
+    }
+
+    #[test]
+    fn who_is_not_asked_is_said_to_be_left_and_when_it_was_heard() {
+        let planned = json!({"state": "planned", "session": "S", "move": null, "from": {"peer": "server-a"}});
+        let silence = Silence::from(&planned, &session(60), None);
+        let silence = Silence { asked: Asked::Not(silence.heard_ms), to: "server-b".to_owned(), ..silence };
+        for said in
+            ["server-a is left without being asked (last heard 4 min ago)", "seq 57", "told of seq 60"]
+        {
+            assert!(silence.question().contains(said), "{said}: {}", silence.question());
+        }
+        let refused = silence.unsaid();
+        assert_eq!(refused.code(), Code::Prompt);
+        assert_eq!(
+            refused.fact("hint"),
+            Some(&"throughline move S --to server-b --source offline --yes".into())
+        );
+        assert_eq!(
+            silence.facts(),
+            json!({"held": {"cid": "bafy", "seq": 57}, "heardAgeMs": 240_000, "toldSeq": 60})
+        );
     }
 
     #[test]

@@ -185,6 +185,46 @@ fn a_move_that_left_its_source_is_not_taken_up_as_one_that_waits_and_cuts_nothin
 }
 
 #[test]
+fn a_holder_is_left_without_being_asked_only_where_somebody_agrees() -> Result<()> {
+    let World { lab: _lab, desktop, server_a, server_b, owner } = World::new()?;
+    let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
+    let desk = desktop.home();
+    desk.json(&["fetch", &session, "--from", "server-a"])?;
+    let known = head(&desktop, &session)?;
+    server_a.kill()?;
+    let line = ["move", &session, "--to", "server-b", "--source", "offline"];
+    let planned = desk.json(&[&line[..], &["--dry-run"]].concat())?;
+    assert_eq!(
+        (&planned["state"], number(&planned, "/without/held/seq")?),
+        (&"planned".into(), 1),
+        "{planned}"
+    );
+    // Nobody is there to be asked: nothing begins, and what it names is run as it stands.
+    let refused = desk.cli(&line).json()?.refused(2, "E_PROMPT")?;
+    for said in ["server-a is left without being asked", "seq 1", "cut off", "nothing is signed"] {
+        assert!(text(&refused, "/detail")?.contains(said), "{said}: {refused}");
+    }
+    assert_eq!(head(&desktop, &session)?, known, "nothing is signed");
+    assert_eq!(desktop.api().get("/v1/moves")?.expect(200)?["items"], serde_json::json!([]));
+    let command = text(&refused, "/hint")?;
+    assert_eq!(command, format!("throughline {} --yes", line.join(" ")));
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    let moved = desk.json(&words)?;
+    assert_eq!((&moved["state"], &moved["from"]["state"]), (&"done".into(), &"unheard".into()), "{moved}");
+
+    // Once more: the holder holds it. And there is nothing left to go on with.
+    let tip = head(&desktop, &session)?;
+    for again in [&words[..], &["move", &session, "--to", "server-b"]] {
+        let told = desk.json(again)?;
+        assert_eq!((&told["state"], number(&told, "/to/epoch")?), (&"held".into(), 1), "{told}");
+    }
+    assert_eq!(head(&desktop, &session)?, tip, "nothing is signed");
+    assert_eq!(desk.json(&["move", "--resume", &session])?["state"], "done");
+    append(&server_b, &session, "next", &response("Carrying on."))?.expect(201)?;
+    Ok(())
+}
+
+#[test]
 fn a_refused_move_says_who_could_do_it_and_how() -> Result<()> {
     let world = World::new()?;
     let session = world.session_on_a()?;

@@ -153,6 +153,8 @@ pub(super) const HEAD: Parameter = of("head", Takes::Text, "The head that was to
 pub(super) const LIMIT: Parameter =
     of("limit", Takes::Number(1, PAGE_MAX), "Items of the page at most; 100 if absent");
 pub(super) const OWNER: Parameter = of("owner", Takes::Text, "The key of an account");
+pub(super) const PARENT: Parameter =
+    of("parent", Takes::Text, "Only sessions of sub-agents of this one: its full CID");
 pub(super) const PATH: Parameter = of("path", Takes::Text, "Where the transcript lies, for the record");
 pub(super) const PAYLOADS_OF_CAR: Parameter =
     of("payloads", Takes::Word(&["none", "all"]), "Of a CAR: whether payloads are in it; all if absent");

@@ -5,8 +5,9 @@
 
 use super::parameters::{
     AFTER, AGENT, ANY, APPEND_KEY, BEFORE, CLASS, CURSOR, DELEGATE, DIGEST, DRY_RUN, EVENT_KINDS, FILENAME,
-    FORMAT, GRANT_STATE, HEAD, Header, KEPT_KEY, LIMIT, OWNER, PATH, PAYLOADS_CHECKED, PAYLOADS_OF_CAR,
-    Parameter, REFERENCE, RESUME_AFTER, REVERSE, SESSION, STATE, SUB_AGENTS, TOLD_HEAD, TYPES, WAIT_MS,
+    FORMAT, GRANT_STATE, HEAD, Header, KEPT_KEY, LIMIT, OWNER, PARENT, PATH, PAYLOADS_CHECKED,
+    PAYLOADS_OF_CAR, Parameter, REFERENCE, RESUME_AFTER, REVERSE, SESSION, STATE, SUB_AGENTS, TOLD_HEAD,
+    TYPES, WAIT_MS,
 };
 
 /// One route.
@@ -112,7 +113,7 @@ pub const ROUTES: &[Route] = &[
     ),
     get(
         "/v1/sessions",
-        &[AGENT, OWNER, STATE, LIMIT, CURSOR],
+        &[AGENT, OWNER, PARENT, STATE, LIMIT, CURSOR],
         &[as_json("answer.sessions")],
         "The sessions held here",
     ),

@@ -5,10 +5,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use throughline_protocol::block::Decoded;
 use throughline_protocol::code::Code;
-use throughline_protocol::entry::Class;
-use throughline_protocol::id::{AgentIri, EntryCid, Principal, SessionId};
-use throughline_store::{Pin, PinDepth, SessionRow, SetPin};
+use throughline_protocol::entry::{Body, Class, Entry};
+use throughline_protocol::id::{AgentIri, EntryCid, Principal, Seq, SessionId};
+use throughline_store::{Pin, PinDepth, Reader, SessionRow, SetPin};
 
 use super::input;
 use crate::api::App;
@@ -31,6 +32,7 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
     let owner: Option<Principal> = input::maybe(&query, "owner")?;
     let limit: usize = input::maybe(&query, "limit")?.unwrap_or(100);
     let state: Option<shape::State> = input::maybe(&query, "state")?;
+    let parent: Option<SessionId> = input::maybe(&query, "parent")?;
     let mut after: Option<SessionId> = input::maybe(&query, "cursor")?;
     app.act(move |node| {
         let reader = node.reader()?;
@@ -47,6 +49,11 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
             let Some(last) = page.last().map(|row| row.session) else { break None };
             let mut full = None;
             for row in page.iter().filter(|row| fits(row)) {
+                if let Some(parent) = parent
+                    && !came_from(&reader, row, parent)?
+                {
+                    continue;
+                }
                 items.push(shape::session(row, node.principal(), &aliases, lookout.of(row)));
                 if items.len() == limit {
                     full = Some(row.session);
@@ -65,6 +72,16 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
     })
     .await
     .map(Json)
+}
+
+/// Whether the genesis of a session names `parent`: then it is the session of a sub-agent of that one.
+fn came_from(reader: &Reader, row: &SessionRow, parent: SessionId) -> Answer<bool> {
+    let Some(stored) = reader.entry_at(row.session, Seq::ZERO)? else { return Ok(false) };
+    let genesis = Decoded::<Entry>::decode(stored.bytes)?;
+    Ok(match &genesis.value().body {
+        Body::Genesis(genesis) => genesis.parent.is_some_and(|named| named.session == parent.genesis()),
+        _ => false,
+    })
 }
 
 async fn create(

@@ -78,7 +78,8 @@ pub(crate) struct Wanted {
 
 /// Signs and stores a grant, unless the same one is in force already.
 pub(crate) fn run(ctx: &Context, args: &GrantArgs) -> Answer<Outcome> {
-    let api = ctx.api()?;
+    // Whoever can be reached is to hear of it now.
+    let api = ctx.api_with_network()?;
     let peer = resolve::peer(&api, &args.peer)?;
     let account = owner::file(ctx)?.principal();
     let path = match (&args.agent, &args.session) {
@@ -123,7 +124,7 @@ pub(crate) fn give(
             && view::at(item, "/label").as_str() == wanted.label.as_deref()
     };
     if let Some(found) = view::items(&held, "/capabilities").iter().find(same) {
-        return Ok(json!({"cid": found["cid"], "unchanged": true}));
+        return Ok(json!({"cid": found["cid"], "unchanged": true, "told": {"peers": 0, "pending": 0}}));
     }
     let owner = unlock()?;
     let bytes = owner.capability(wanted.delegate, wanted.role, wanted.path.clone(), wanted.label.clone())?;
@@ -138,6 +139,13 @@ fn report(peer: &Peer, wanted: &Wanted, answer: Value) -> Outcome {
     let reach = wanted.path.clone().unwrap_or_else(|| "all sessions".to_owned());
     page.mark(mark, format!("{}  {}  {reach}", peer.shown(), wanted.role.word()));
     page.plain(format!("capability {cid}"));
+    if !unchanged {
+        let (told, pending) = (view::number(&answer, "/told/peers"), view::number(&answer, "/told/pending"));
+        page.plain(format!("told {}, pending {pending}", format::count(told, "peer", "peers")));
+        if pending > 0 {
+            page.plain("  who was not reached hears of it from this node while it serves, or with the next move: throughline serve");
+        }
+    }
     let json = json!({
         "v": 1, "kind": "grant", "cid": cid, "delegate": wanted.delegate.to_string(), "alias": peer.alias,
         "role": wanted.role.word(), "path": wanted.path, "label": wanted.label, "unchanged": unchanged,

@@ -24,7 +24,7 @@ use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
 use crate::cli::resolve::{self, Peer};
 use crate::cli::silence::Silence;
-use crate::cli::{format, refusal, view};
+use crate::cli::{format, refusal, sub_sessions, view};
 use crate::keys::PassphraseSource;
 
 /// How long one question to the node waits for a change.
@@ -84,19 +84,16 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
     let mut drive = Drive { ctx, api: &api, args, session, owner: None };
     let answer = match &args.to {
         Some(to) => {
-            let peer = resolve::peer(&api, to)?;
-            let body =
-                json!({"to": peer.principal.to_string(), "source": args.source, "dryRun": args.dry_run});
+            let peer = target(&api, to)?;
             let path = format!("/v1/sessions/{session}/moves");
             if args.dry_run {
-                let mut told = api.ask(Call::post(&path, &body))?;
-                if view::text(&told, "/state") == "needs-grant" {
-                    told["error"] = drive.grant_missing(&peer).to_json();
-                }
-                return Ok(report(told, &Names::of(ctx, &api)));
+                return drive.try_out(&path, &peer);
             }
             drive.expect_signer(Some(&peer))?;
-            let begun = drive.begin(&path, &body, &peer)?;
+            if args.source == "offline" {
+                drive.agree_to_leave(&path, &peer)?;
+            }
+            let begun = drive.begin(&path, &drive.body(&peer), &peer)?;
             drive.follow(begun)?
         }
         None => {
@@ -105,22 +102,124 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
                 return Ok(report(found, &Names::of(ctx, &api)));
             }
             if args.resume {
+                if let Some(finished) = finished(&found)? {
+                    let mut outcome = report(finished, &Names::of(ctx, &api));
+                    outcome.page.plain("it is finished: there was nothing left to do");
+                    return Ok(outcome);
+                }
                 drive.expect_signer(None)?;
                 let answer = drive.resume(found)?;
                 drive.follow(answer)?
             } else {
-                let body = json!({"source": args.source});
+                let body = json!({"source": args.source, "timeoutMs": format::millis(ctx.timeout())});
                 let answer = api.ask(Call::post(&drive.path(&found, "/abort"), &body))?;
                 drive.follow(answer)?
             }
         }
     };
-    Ok(report(answer, &Names::of(ctx, &api)))
+    Ok(drive.told(answer))
 }
 
 impl Drive<'_> {
+    /// The move as it stands. Of one that is done, or would be, also which sessions of sub-agents stay where they are.
+    fn told(&self, mut answer: Value) -> Outcome {
+        let names = Names::of(self.ctx, self.api);
+        if !matches!(view::text(&answer, "/state"), "done" | "planned") {
+            return report(answer, &names);
+        }
+        let from = view::text(&answer, "/from/principal").to_owned();
+        let stays = |child: &Value| {
+            view::text(child, "/holder/principal") == from && view::text(child, "/state") != "sealed"
+        };
+        let behind = sub_sessions::of(self.api, self.session, stays);
+        answer["subSessions"] = json!(behind);
+        let how = format!("stay with {}", view::text(&answer, "/from/peer"));
+        let to = view::text(&answer, "/to/peer").to_owned();
+        let mut outcome = report(answer, &names);
+        sub_sessions::tell(&mut outcome.page, &behind, &how, |child| {
+            format!("throughline move {child} --to {to}")
+        });
+        outcome
+    }
+
     fn path(&self, answer: &Value, rest: &str) -> String {
         format!("/v1/sessions/{}/moves/{}{rest}", self.session, view::text(answer, "/move"))
+    }
+
+    /// What the node is asked for.
+    fn body(&self, peer: &Peer) -> Value {
+        let timeout_ms = format::millis(self.ctx.timeout());
+        json!({"to": peer.principal.to_string(), "source": self.args.source, "timeoutMs": timeout_ms})
+    }
+
+    /// The same, only to be told what it would do.
+    fn trial(&self, peer: &Peer) -> Value {
+        let mut body = self.body(peer);
+        body["dryRun"] = true.into();
+        body
+    }
+
+    /// Says what the move would do; without the holder also what is known of its last words.
+    fn try_out(&self, path: &str, peer: &Peer) -> Answer<Outcome> {
+        let mut told = self.api.ask(Call::post(path, &self.trial(peer)))?;
+        if view::text(&told, "/state") == "needs-grant" {
+            told["error"] = self.grant_missing(peer).to_json();
+        }
+        let is_left = self.args.source == "offline" && view::text(&told, "/state") != "held";
+        let silence = is_left.then(|| Silence::unasked(self.api, &told, &peer.word())).transpose()?;
+        if let Some(silence) = &silence {
+            told["without"] = silence.facts();
+        }
+        let mut outcome = self.told(told);
+        if let Some(silence) = silence {
+            outcome.page.mark(Mark::Warning, silence.says());
+        }
+        Ok(outcome)
+    }
+
+    /// Makes sure, before anything begins, that somebody agrees to leave the holder without its last words: the person at the
+    /// terminal, or a script with `--yes`.
+    ///
+    /// # Errors
+    /// `E_PROMPT` where nobody can be asked, with what to run; `E_INTERRUPTED` after a No.
+    fn agree_to_leave(&self, path: &str, peer: &Peer) -> Answer<()> {
+        let body = self.trial(peer);
+        let planned = match self.api.ask(Call::post(path, &body)) {
+            Err(problem) if problem.code() == Code::NotFoundYet => {
+                // What nobody has here yet is looked for before it is said how much of it is known.
+                let wanted = json!({"session": self.session.to_string(), "payloads": "all"});
+                self.api.ask(Call::post("/v1/fetch", &wanted))?;
+                self.api.ask(Call::post(path, &body))?
+            }
+            Err(problem) if problem.code() == Code::MoveState => {
+                let open = self.find()?;
+                if view::text(&open, "/phase") != "rollback" {
+                    // It goes on as it was begun, and asks when it comes to that.
+                    return Ok(());
+                }
+                open
+            }
+            answer => answer?,
+        };
+        if view::text(&planned, "/state") == "held" || view::at(&planned, "/from/principal").is_null() {
+            return Ok(());
+        }
+        let silence = Silence::unasked(self.api, &planned, &peer.word())?;
+        match self.ctx.confirm(&silence.question()) {
+            Ok(true) => {
+                if self.ctx.is_unattended() {
+                    let mut page = Page::default();
+                    page.mark(Mark::Warning, silence.says());
+                    self.ctx.out().aside(&page);
+                }
+                Ok(())
+            }
+            Ok(false) => {
+                Err(Problem::new(Code::Interrupted, "not moved: the answer was no; nothing was signed"))
+            }
+            Err(problem) if problem.code() == Code::Prompt => Err(silence.unsaid()),
+            Err(problem) => Err(problem),
+        }
     }
 
     /// Makes sure, before anything is frozen, that the handoff can be signed here. A person is asked for the
@@ -244,7 +343,8 @@ impl Drive<'_> {
         if self.args.source == "offline" && asks_to_leave(&open) {
             return Ok(open);
         }
-        self.api.ask(Call::post(&self.path(&open, "/resume"), &json!({})))
+        let body = json!({"timeoutMs": format::millis(self.ctx.timeout())});
+        self.api.ask(Call::post(&self.path(&open, "/resume"), &body))
     }
 
     /// Follows the move until nothing more can happen here. Waiting for somebody who is not heard ends when that has
@@ -286,7 +386,36 @@ impl Drive<'_> {
     /// The move after its next change, or as it is when there was none for so long.
     fn wait(&self, answer: &Value, for_at_most: Duration) -> Answer<Value> {
         let wait_ms = format::millis(for_at_most).max(1).to_string();
-        self.api.get(&view::path(&self.path(answer, ""), &[("waitMs", Some(&wait_ms))]))
+        let waited = self.api.get(&view::path(&self.path(answer, ""), &[("waitMs", Some(&wait_ms))]));
+        waited.map_err(|problem| match problem.code() {
+            Code::Interrupted => self.left_open(answer),
+            _ => problem,
+        })
+    }
+
+    /// Ctrl-C ends the command, not the move.
+    fn left_open(&self, answer: &Value) -> Problem {
+        let session = self.session;
+        let goes_on = if self.api.is_in_process() { "stands as it is" } else { "goes on in the node" };
+        let (detail, hint) = if view::at(answer, "/handoff").is_null() {
+            (
+                format!(
+                    "interrupted: the move {goes_on}, and the session stays frozen until the move ends or is taken back"
+                ),
+                format!(
+                    "throughline move --resume {session}, or to take it back: throughline move --abort {session}"
+                ),
+            )
+        } else {
+            (
+                format!("interrupted: the handoff is signed, and the move {goes_on}: there is no way back"),
+                format!("throughline move --resume {session}"),
+            )
+        };
+        Problem::new(Code::Interrupted, detail)
+            .with("session", session.to_string())
+            .with("move", answer["move"].clone())
+            .hint(hint)
     }
 
     fn tell_phases(&self, answer: &Value, told: usize) -> usize {
@@ -382,6 +511,34 @@ impl Drive<'_> {
     }
 }
 
+/// The peer that `to` names; this node, however it is named, is `self`.
+fn target(api: &Api<'_>, to: &str) -> Answer<Peer> {
+    let named = resolve::peer(api, to)?;
+    let own = resolve::peer(api, "self")?;
+    Ok(if named.principal == own.principal { own } else { named })
+}
+
+/// A move that has nothing left to do; none where there is something to go on with.
+///
+/// # Errors
+/// `E_MOVE_STATE` for one that was taken back: nothing moves, and nothing would go on.
+fn finished(found: &Value) -> Answer<Option<Value>> {
+    match view::text(found, "/state") {
+        "done" | "superseded" => Ok(Some(found.clone())),
+        "aborted" | "rolled-back" => {
+            let (session, to) = (view::text(found, "/session"), view::text(found, "/to/peer"));
+            let detail = format!(
+                "expected a move to go on with, the newest one of this session (to {to}) was taken back: nothing moves"
+            );
+            Err(Problem::new(Code::MoveState, detail)
+                .with("session", session)
+                .with("move", found["move"].clone())
+                .hint(format!("throughline move {session} --to {to}")))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Whether a move asks to leave a server behind that does not answer.
 fn asks_to_leave(answer: &Value) -> bool {
     view::text(answer, "/state") == "needs-confirmation" && view::text(answer, "/phase") == "freeze"
@@ -427,6 +584,22 @@ mod tests {
         open["handoff"] = json!({"cid": "bafy", "seq": 5});
         assert!(!leaves_its_source(&open), "there is no way back");
         assert!(!leaves_its_source(&json!({"source": "auto", "handoff": null})));
+    }
+
+    #[test]
+    fn a_move_that_was_taken_back_is_none_to_go_on_with() {
+        let mut found = json!({"state": "done", "session": "S", "move": "M", "to": {"peer": "server-b"}});
+        assert_eq!(finished(&found).unwrap(), Some(found.clone()));
+        for state in ["aborted", "rolled-back"] {
+            found["state"] = state.into();
+            let refused = finished(&found).unwrap_err();
+            assert_eq!((refused.code(), refused.fact("move")), (Code::MoveState, Some(&"M".into())));
+            assert_eq!(refused.fact("hint"), Some(&"throughline move S --to server-b".into()));
+        }
+        for state in ["running", "waiting", "needs-handoff", "needs-confirmation"] {
+            found["state"] = state.into();
+            assert_eq!(finished(&found).unwrap(), None, "{state}");
+        }
     }
 
     #[test]

@@ -30,6 +30,13 @@ pub(super) fn report(answer: Value, names: &Names) -> Outcome {
                 let (seq, cid) = (view::number(cut, "/seq"), format::short(view::text(cut, "/cid")));
                 page.mark(Mark::Warning, format!("cut    seq {seq} ({cid}): kept as evidence"));
             }
+            if view::text(&answer, "/from/state") == "unheard" {
+                let seq = view::number(&answer, "/base/seq");
+                page.mark(
+                    Mark::Note,
+                    format!("seq {seq} is the newest entry that was taken over. {from} was not told: it learns of it from any peer"),
+                );
+            }
             let next = if from == "self" {
                 format!("It is read here as before: throughline log {session}")
             } else {
@@ -74,6 +81,13 @@ pub(super) fn report(answer: Value, names: &Names) -> Outcome {
             ));
         }
         state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state, names),
+        "held" => {
+            let holder = names.who(view::text(&answer, "/to/peer"));
+            page.mark(
+                Mark::Same,
+                format!("{holder} holds {session} already, in epoch {epoch}: nothing was signed"),
+            );
+        }
         "planned" | "needs-grant" => unbegun(&mut page, &answer, names),
         state => page.plain(format!("{session}  {}  {state}  {sent}", ends(&answer, names))),
     }
@@ -98,11 +112,17 @@ fn called(answer: &Value, pointer: &str, names: &Names) -> String {
 fn taken_back(page: &mut Page, answer: &Value, state: &str, names: &Names) {
     let from = called(answer, "/from/peer", names);
     page.mark(Mark::Note, format!("{state}: {}", after_taking_back(answer, &from)));
+    let (code, detail) = (view::text(answer, "/error/code"), view::text(answer, "/error/detail"));
     if matches!(view::text(answer, "/from/state"), "unheard" | "frozen") {
         let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
-        page.plain(format!("hand over without it: throughline move {session} --to {to} --source offline"));
+        // What failed without it fails the same way as long as nothing else changed.
+        let when = if view::text(answer, "/from/state") == "unheard" && !code.is_empty() {
+            "once what is said below is mended"
+        } else {
+            "hand over without it"
+        };
+        page.plain(format!("{when}: throughline move {session} --to {to} --source offline"));
     }
-    let (code, detail) = (view::text(answer, "/error/code"), view::text(answer, "/error/detail"));
     if !code.is_empty() {
         page.mark(Mark::Failed, format!("{code}: {detail}"));
     }
@@ -138,7 +158,7 @@ fn after_taking_back(answer: &Value, from: &str) -> String {
 /// What the state of a move means for a script.
 fn exit(answer: &Value) -> Exit {
     match view::text(answer, "/state") {
-        "done" | "planned" | "running" | "needs-confirmation" | "needs-handoff" => Exit::Done,
+        "done" | "held" | "planned" | "running" | "needs-confirmation" | "needs-handoff" => Exit::Done,
         "waiting" => Exit::Unreachable,
         "aborted" => Exit::Done,
         _ => {
@@ -159,6 +179,7 @@ mod tests {
     fn a_lost_reply_is_no_failure_and_no_success() {
         for (answer, expected) in [
             (json!({"state": "done"}), Exit::Done),
+            (json!({"state": "held"}), Exit::Done),
             (json!({"state": "waiting"}), Exit::Unreachable),
             (json!({"state": "rolled-back", "error": {"code": "E_TIMEOUT"}}), Exit::Unreachable),
             (json!({"state": "rolled-back", "error": {"code": "E_REFUSED"}}), Exit::Refused),
@@ -178,6 +199,25 @@ mod tests {
         answer["from"]["peer"] = "server-a".into();
         let shown = report(answer, &Names::default()).page.render(Styles::plain());
         assert!(shown.contains("throughline revoke server-a"), "{shown}");
+    }
+
+    #[test]
+    fn a_move_to_the_holder_says_so_and_advises_to_revoke_nobody() {
+        let answer = json!({
+            "state": "held", "session": "S", "from": {"peer": "b"}, "to": {"peer": "b", "epoch": 2},
+        });
+        let shown = report(answer, &Names::default()).page.render(Styles::plain());
+        assert!(shown.starts_with("= b holds S already, in epoch 2"), "{shown}");
+        assert!(!shown.contains("revoke"), "{shown}");
+    }
+
+    #[test]
+    fn a_server_that_was_left_is_said_to_know_nothing_of_it() {
+        let answer = json!({
+            "state": "done", "session": "S", "from": {"peer": "a", "state": "unheard"}, "to": {"peer": "b"}, "base": {"seq": 7},
+        });
+        let shown = report(answer, &Names::default()).page.render(Styles::plain());
+        assert!(shown.contains("seq 7 is the newest entry that was taken over. a was not told"), "{shown}");
     }
 
     #[test]

@@ -128,6 +128,16 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
     Ok(Outcome::done(answer, page).exit(exit))
 }
 
+/// Ctrl-C ends the command. A node that has the whole file takes it in to its last line all the same.
+fn left_to_the_node(api: &Api<'_>, problem: Problem) -> Problem {
+    if problem.code() != Code::Interrupted || api.is_in_process() {
+        return problem;
+    }
+    let detail = "interrupted: once the node has the whole file it takes it in to its last line; before that nothing came in";
+    Problem::new(Code::Interrupted, detail)
+        .hint("throughline list shows what came in; to have all of it, import the same file again: nothing comes in twice")
+}
+
 /// What a file is: a CAR begins with a varint and a CBOR map that has `roots`; a transcript with a JSON object.
 ///
 /// # Errors
@@ -190,7 +200,8 @@ fn transcript(ctx: &Context, args: &ImportArgs, api: &Api<'_>, ids: Ids) -> Answ
     let Beside { agents, left_out, tool_results } = beside;
     // The sub-agents first: their lengths tell where the transcript begins.
     let parts = agents.into_iter().map(|(_, part)| part).chain([Part::open(&args.file)?]).collect();
-    let mut answer = upload::parts(ctx, api, "import", parts, &path, "application/jsonl", &[])?;
+    let mut answer = upload::parts(ctx, api, "import", parts, &path, "application/jsonl", &[])
+        .map_err(|problem| left_to_the_node(api, problem))?;
     tell_left_out(&mut answer, &left_out, tool_results);
     if ids == Ids::NotYet {
         throwaway::forget_ids(&mut answer);

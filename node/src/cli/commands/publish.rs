@@ -14,7 +14,7 @@ use crate::cli::link::Api;
 use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner, Reach};
 use crate::cli::page::{Mark, Page};
-use crate::cli::{format, resolve, upload, view};
+use crate::cli::{format, resolve, sub_sessions, upload, view};
 
 /// How often the note is signed again when others append meanwhile.
 const SIGN_TRIES: u32 = 5;
@@ -73,11 +73,14 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     let mut page = Page::default();
     let pending = view::number(&api.get(&format!("/v1/sessions/{session}"))?, "/pending");
     page.mark(Mark::Done, reach(view::number(&facts, "/head/seq"), pending));
+    let private = |child: &Value| view::text(child, "/class") != "public";
+    let children = sub_sessions::of(&api, session, private);
+    sub_sessions::tell(&mut page, &children, "stay private", |child| format!("throughline publish {child}"));
     page.plain(format!("session {session}"));
     let json = json!({
         "v": 1, "kind": "publish", "session": session.to_string(), "head": facts["head"],
         "note": note.map(|note| note.cid),
-        "ref": answer["cid"], "told": answer["told"], "secretScan": "none",
+        "ref": answer["cid"], "told": answer["told"], "secretScan": "none", "subSessions": children,
         "left": {
             "entries": leaving.entries, "payloads": leaving.payloads, "fileBlocks": leaving.files,
             "bytes": leaving.bytes,
