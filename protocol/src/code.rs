@@ -224,7 +224,7 @@ codes! {
     NotFoundYet "E_NOT_FOUND_YET" None "not found yet" "It may not exist, may be private, or its holders may be off. Add a peer that has it, or try later.";
     NoContext "E_NO_CONTEXT" None "the change cites no session" "There is nothing to walk back to.";
     PeerUnknown "E_PEER_UNKNOWN" Local "no such peer" "Use an alias or a full principal; throughline peer list shows them.";
-    Ambiguous "E_AMBIGUOUS" Local "the short id fits several sessions" "Use more characters or the full CID.";
+    Ambiguous "E_AMBIGUOUS" Local "a short id or a name stands for several things" "Of a short id, use more characters or the full CID. A name stands for one peer: take another, or free it with throughline peer remove ALIAS.";
     Prompt "E_PROMPT" Local "an answer was needed and nobody could be asked" "Pass the flag that the message names.";
     Usage "E_USAGE" Local "the command line is not understood, or names what cannot be used" "See throughline help.";
     Config "E_CONFIG" Local "the configuration is not usable" "throughline config check names the line.";

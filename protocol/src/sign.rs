@@ -119,6 +119,14 @@ impl VerifyingKeys {
         Err(Reject::new(Code::Sig, format!("the signature of {} does not verify", signer.short())))
     }
 
+    /// Checks a key without a signature: whether anything that it signs could ever be accepted.
+    ///
+    /// # Errors
+    /// `E_KEY_NONCANON`, `E_KEY_POINT`, `E_KEY_SMALL` or `E_KEY_TORSION`.
+    pub fn check(&mut self, signer: &Principal) -> Result<(), Reject> {
+        self.key(signer).map(|_| ())
+    }
+
     fn key(&mut self, signer: &Principal) -> Result<&PublicKey, Reject> {
         if !self.known.contains_key(signer) {
             let checked = PublicKey::check(signer.key());

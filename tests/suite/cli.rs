@@ -273,6 +273,48 @@ fn a_demo_of_something_else_is_no_bug() {
     assert_eq!((rc, refused["error"]["code"].as_str()), (2, Some("E_INPUT_FORMAT")), "{refused}");
 }
 
+/// This text with one letter changed: no key that anybody could sign with.
+fn mistyped(principal: &str) -> String {
+    let mut keys = throughline_protocol::sign::VerifyingKeys::default();
+    let (head, last) = principal.split_at(principal.len() - 1);
+    let others = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz".chars();
+    let others = others.filter(|letter| !last.starts_with(*letter)).map(|letter| format!("{head}{letter}"));
+    let mut unusable = others.filter(|text| text.parse().is_ok_and(|key| keys.check(&key).is_err()));
+    unusable.next().expect("one letter of 57 makes no key")
+}
+
+#[test]
+fn a_mistyped_key_is_refused_and_a_wrong_owner_can_be_set_right() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| Cli::new(place.path().join(name));
+    let (one, other, server) = (at("one"), at("other"), at("server"));
+    let owner_of = |cli: &Cli| cli.init_owner()["owner"]["principal"].as_str().unwrap().to_owned();
+    let (owner, another) = (owner_of(&one), owner_of(&other));
+    let typo = mistyped(&owner);
+    for refused in [one.json(&["grant", &typo]), server.json(&["init", "--role", "server", "--owner", &typo])]
+    {
+        let (rc, refused) = refused;
+        let code = refused["error"]["code"].as_str().unwrap();
+        assert!(rc == 3 && code.starts_with("E_KEY_"), "{refused}");
+        let detail = refused["error"]["detail"].as_str().unwrap();
+        assert!(detail.contains(&typo) && detail.contains("mistyped"), "{detail}");
+    }
+    assert!(!server.home().join("config.toml").exists(), "nothing was made");
+
+    // Somebody else's key is a key: it is set right as long as nothing depends on it.
+    server.ok(&["init", "--role", "server", "--owner", &another]);
+    let changed = server.ok(&["init", "--owner", &owner]);
+    assert_eq!(
+        (&changed["owner"]["principal"], &changed["changed"]),
+        (&owner.as_str().into(), &serde_json::json!(["config"]))
+    );
+    assert_eq!(server.ok(&["id"])["owner"], owner.as_str());
+    server.ok(&["import", &repository().join("examples/fixtures/valid.car").display().to_string()]);
+    let (rc, refused) = server.json(&["init", "--owner", &another]);
+    assert_eq!((rc, refused["error"]["code"].as_str()), (8, Some("E_OWNER_KEY")), "{refused}");
+    assert_eq!(server.ok(&["id"])["owner"], owner.as_str());
+}
+
 /// Each is a process with connections of its own, and a peer has two of them at a time.
 #[test]
 fn commands_in_a_row_leave_no_connection_behind() {

@@ -1,11 +1,12 @@
 //! Refs that this node signs: anchors as a device, hints as the holder. And what every commit sets off.
 
-use throughline_protocol::block::Signed;
+use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::build;
 use throughline_protocol::control::{Control, Ref, Role};
 use throughline_protocol::entry::Class;
-use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId};
+use throughline_protocol::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId};
 use throughline_protocol::verify::ChainState;
+use throughline_store::Reader;
 
 use super::base::standing;
 use super::controls::{Granted, controls_of, grant_of};
@@ -61,7 +62,7 @@ impl Node {
         owner: Principal,
         role: Role,
         private: bool,
-        reader: &throughline_store::Reader,
+        reader: &Reader,
     ) -> Answer<Option<Signed<Control>>> {
         let controls = controls_of(reader, owner, None)?;
         let covers = (state.session(), state.agent());
@@ -81,13 +82,16 @@ impl Node {
     /// # Errors
     /// `E_NOT_FOUND_YET`.
     pub fn anchor_facts(&self, session: SessionId) -> Answer<serde_json::Value> {
-        let standing = standing(&self.reader()?, session)?;
+        let reader = self.reader()?;
+        let standing = standing(&reader, session)?;
         let tip = standing.state.tip();
+        let published = published(&reader, session, standing.row.owner, tip.cid)?;
         Ok(serde_json::json!({
             "v": 1, "kind": "anchor", "session": session.to_string(),
             "head": shape::mark(&tip), "epoch": tip.epoch.get(),
             "class": standing.state.class().word(), "owner": standing.row.owner.to_string(),
             "anchoredThrough": standing.row.summary.anchored_through.map(Seq::get),
+            "published": published.map(|cid| cid.to_string()),
         }))
     }
 
@@ -97,4 +101,19 @@ impl Node {
             network.announce(session);
         }
     }
+}
+
+/// The owner's Ref that publishes this very head, if one is held.
+fn published(reader: &Reader, session: SessionId, owner: Principal, head: EntryCid) -> Answer<Option<Cid>> {
+    for bytes in reader.refs_of_session(session)? {
+        let decoded = Decoded::<Control>::decode(bytes)?;
+        if let Control::Ref(reference) = decoded.value()
+            && reference.signer == owner
+            && !reference.private
+            && reference.session_head().is_ok_and(|said| said.head == head)
+        {
+            return Ok(Some(decoded.cid().cid()));
+        }
+    }
+    Ok(None)
 }

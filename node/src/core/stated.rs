@@ -127,10 +127,10 @@ impl<'r> Stated<'r> {
             return Err(refused(format!("{}, which is no entry of this session", named.short())));
         };
         let entry = Decoded::<Entry>::decode(stored.bytes)?.value().clone();
-        match entry.body {
-            Body::ModelResponse(_) => Ok((stored.seq, entry)),
-            ref other => Err(refused(format!("entry {}, a {}", stored.seq, other.type_name()))),
+        if let Body::ModelResponse(_) = entry.body {
+            return Ok((stored.seq, entry));
         }
+        Err(refused(format!("entry {}, a {}", stored.seq, entry.body.type_name())))
     }
 
     /// The tool that a response asked for under the id of a call; none when the response's words, which may say so, are not held.
@@ -145,15 +145,11 @@ impl<'r> Stated<'r> {
             let PayloadState::Present(bytes) = self.reader.payload(named.cid)? else { return Ok(None) };
             let payload = Payload::check(response, bytes)?;
             for part in payload.content() {
-                match part {
-                    Content::ToolCall(asked) if asked.call_id == call.call_id => {
-                        return Ok(Some(asked.name.clone()));
-                    }
-                    Content::ToolCall(asked) => {
-                        ids.insert(asked.call_id.clone());
-                    }
-                    _ => {}
+                let Content::ToolCall(asked) = part else { continue };
+                if asked.call_id == call.call_id {
+                    return Ok(Some(asked.name.clone()));
                 }
+                ids.insert(asked.call_id.clone());
             }
         }
         let shown: Vec<String> = ids.into_iter().take(CALLS_SHOWN).collect();

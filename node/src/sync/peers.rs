@@ -8,6 +8,7 @@ use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::codec::{self, Map, Value, encode_map};
 use throughline_protocol::id::Principal;
 use throughline_protocol::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
+use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::ticket::{PeerTicket, Ticket};
 use throughline_store::{Expect, NamedRow, PutFact, Reader};
 
@@ -55,6 +56,8 @@ impl KnownPeer {
         check_alias(alias)?;
         match ticket.parse::<Ticket>()? {
             Ticket::Peer(PeerTicket { principal, peer, addresses }) => {
+                check_key(&principal)?;
+                check_key(&peer)?;
                 Ok(KnownPeer { alias: alias.to_owned(), principal, peer, addrs: read_addrs(&addresses)? })
             }
             Ticket::Session(_) => {
@@ -82,6 +85,21 @@ impl KnownPeer {
         let alias = String::from_utf8(row.key.clone()).map_err(|_| bad("expected an alias"))?;
         Ok(KnownPeer { alias, principal: key("principal")?, peer: key("peer")?, addrs })
     }
+}
+
+/// Refuses a key that somebody typed and that nobody can sign with. A principal has no check bytes, but of 32 bytes
+/// that are not made as a key about one in sixteen is usable: half are no point of the curve, seven of eight points have torsion.
+///
+/// # Errors
+/// `E_KEY_POINT`, `E_KEY_NONCANON`, `E_KEY_SMALL` or `E_KEY_TORSION`.
+pub fn check_key(principal: &Principal) -> Answer<()> {
+    VerifyingKeys::default().check(principal).map_err(|reject| {
+        let what = format!(
+            "expected a key that can sign, got {principal}, {}: it is probably mistyped, copy it whole",
+            reject.code.title()
+        );
+        Problem::new(reject.code, what).hint("throughline id, on the machine whose key it is")
+    })
 }
 
 /// All known peers, ascending by alias. A row that does not read is told and passed over: the others are known all the same.
@@ -126,7 +144,10 @@ pub fn add(node: &Node, peer: &KnownPeer) -> Answer<Added> {
     match held {
         Some(held) if held == peer => return Ok(Added::Before),
         Some(held) if held.principal != peer.principal => {
-            let what = format!("{} stands for {} already", peer.alias, held.principal.short());
+            let what = format!(
+                "expected a name that no other peer has, got `{}`, which stands for {} already",
+                peer.alias, held.principal
+            );
             return Err(
                 Problem::new(Code::Ambiguous, what).hint(format!("throughline peer remove {}", peer.alias))
             );
@@ -204,6 +225,29 @@ mod tests {
             principal: Principal::from_key([1; 32]),
             peer: Principal::from_key([2; 32]),
             addrs: vec!["/ip4/127.0.0.1/tcp/4747".parse().unwrap()],
+        }
+    }
+
+    /// A key that nobody can sign with.
+    fn unusable() -> Principal {
+        let mut keys = VerifyingKeys::default();
+        let made = (0..=u8::MAX).map(|byte| Principal::from_key([byte; 32]));
+        made.into_iter().find(|key| keys.check(key).is_err()).unwrap()
+    }
+
+    #[test]
+    fn a_ticket_names_keys_that_can_sign() {
+        let good = throughline_protocol::testing::key("peer").principal();
+        let of = |principal, peer| {
+            let addresses = vec!["/ip4/127.0.0.1/tcp/4747".to_owned()];
+            let ticket = Ticket::Peer(PeerTicket { principal, peer, addresses });
+            KnownPeer::of_ticket("server-a", &ticket.to_string())
+        };
+        assert_eq!(of(good, good).unwrap().principal, good);
+        for refused in [of(unusable(), good), of(good, unusable())] {
+            let refused = refused.unwrap_err();
+            assert!(refused.code().name().starts_with("E_KEY_"), "{refused}");
+            assert!(refused.detail().contains("mistyped"), "{refused}");
         }
     }
 

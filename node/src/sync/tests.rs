@@ -361,7 +361,10 @@ async fn the_address_book_resolves_and_survives() {
         assert_eq!(peers::add(&a.node, &known).unwrap(), peers::Added::Before);
         let mut other = known.clone();
         other.principal = testing::key("other").principal();
-        assert_eq!(peers::add(&a.node, &other).unwrap_err().code(), Code::Ambiguous);
+        let taken = peers::add(&a.node, &other).unwrap_err();
+        assert_eq!(taken.code(), Code::Ambiguous);
+        assert!(taken.detail().contains(&known.principal.to_string()), "whose it is, in full: {taken}");
+        assert!(Code::Ambiguous.title().contains("name") && Code::Ambiguous.advice().contains("peer remove"));
         let reader = a.node.reader().unwrap();
         assert_eq!(peers::resolve(&reader, "server-b").unwrap(), known);
         assert_eq!(peers::resolve(&reader, &b.node.principal().to_string()).unwrap(), known);

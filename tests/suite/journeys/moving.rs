@@ -296,6 +296,14 @@ fn publishing_works_through_the_holder_and_names_the_head_that_everybody_sees() 
         "{again}"
     );
 
+    // A third time there is nothing to sign: nobody is asked, and no key is opened.
+    let third = desktop.json(&["publish", &session, "--no-input"])?;
+    assert_eq!((&third["unchanged"], &third["note"]), (&true.into(), &serde_json::Value::Null), "{third}");
+    assert_eq!((&third["ref"], &third["head"]), (&again["ref"], &again["head"]), "{third}");
+    assert_eq!(again["unchanged"], false, "{again}");
+    let told = desktop.cli(&["publish", &session, "--no-input"]).run()?;
+    assert!(told.stdout.contains(&format!("= already public through seq {}", seq + 1)), "{}", told.stdout);
+
     // Without the holder nothing is changed, and it is said how to go on.
     let other = super::begin(&world.server_a, &world.agent(), "and on that")?;
     desktop.json(&["fetch", &other, "--from", "server-a"])?;

@@ -16,6 +16,7 @@ use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
 use crate::cli::resolve::{self, Peer};
 use crate::cli::{format, view};
+use crate::sync::peers;
 
 /// Arguments of `grant`.
 #[derive(Debug, Args)]
@@ -81,6 +82,7 @@ pub(crate) fn run(ctx: &Context, args: &GrantArgs) -> Answer<Outcome> {
     // Whoever can be reached is to hear of it now.
     let api = ctx.api_with_network()?;
     let peer = resolve::peer(&api, &args.peer)?;
+    peers::check_key(&peer.principal)?;
     let account = owner::file(ctx)?.principal();
     let path = match (&args.agent, &args.session) {
         (Some(agent), _) if agent.account() != account => {

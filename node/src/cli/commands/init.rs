@@ -21,6 +21,7 @@ use crate::cli::page::{Mark, Page};
 use crate::cli::{refusal, view};
 use crate::config::{Config, Role, default_toml};
 use crate::keys::{KeyOrigin, NodeKeys, OwnerKeyFile, Passphrase, Protection};
+use crate::sync::peers;
 
 /// Arguments of `init`.
 #[derive(Debug, Args)]
@@ -135,7 +136,13 @@ pub(crate) fn make(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
     let asked_role = args.role.as_deref().map(Role::from_str).transpose();
     let asked_role = asked_role.map_err(|error| refusal::usage(error.to_string()))?;
     let role = asked_role.unwrap_or(before.node.role);
-    let choice = settle(args.owner, role, had_node, owner_file.as_ref(), configured)?;
+    if let Some(OwnerChoice::Of(asked)) = args.owner {
+        peers::check_key(&asked)?;
+    }
+    let choice = match settle(args.owner, role, had_node, owner_file.as_ref(), configured) {
+        Err(problem) => instead(ctx, args.owner, owner_file.as_ref(), configured, problem)?,
+        Ok(choice) => choice,
+    };
     // Whatever can be refused or has to be asked comes before anything is made.
     let passphrase = match (choice, &owner_file) {
         (OwnerChoice::New, None) => new_passphrase(ctx, args)?,
@@ -161,7 +168,9 @@ pub(crate) fn make(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
         OwnerChoice::Of(principal) => Some(principal),
         OwnerChoice::New | OwnerChoice::None => owner_file.as_ref().map(OwnerKeyFile::principal),
     };
-    let to_set = principal.filter(|_| configured.is_none());
+    let replaced =
+        configured.filter(|has| owner_file.is_none() && principal.is_some_and(|want| want != *has));
+    let to_set = principal.filter(|_| configured.is_none() || replaced.is_some());
     done.note("config", write_config(ctx.dirs().config_file(), role, to_set)?);
     let had_store = ctx.dirs().store_file().exists();
     let api = ctx.api()?;
@@ -183,7 +192,34 @@ pub(crate) fn make(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
         let said = format!("the role stays {}: set node.role = {:?} in {file}", has.word(), asked.word());
         outcome.page.mark(Mark::Warning, said);
     }
+    if let Some(before) = replaced {
+        let said = format!("the owner was {before}; a node that runs serves it until it is started again");
+        outcome.page.mark(Mark::Warning, said);
+    }
     Ok(outcome)
+}
+
+/// Another owner than the one that the config names, where nothing would be left without one: no owner key is here, no session, and
+/// nothing that the owner signed. So a name that was mistyped can be set right.
+fn instead(
+    ctx: &Context,
+    asked: Option<OwnerChoice>,
+    file: Option<&OwnerKeyFile>,
+    configured: Option<Principal>,
+    refused: Problem,
+) -> Answer<OwnerChoice> {
+    let (Some(choice @ OwnerChoice::Of(_)), None, Some(has)) = (asked, file, configured) else {
+        return Err(refused);
+    };
+    let api = ctx.api()?;
+    let sessions = api.get("/v1/sessions?limit=1")?;
+    let signed = api.get(&view::path("/v1/control", &[("owner", Some(&has.to_string()))]))?;
+    let is_empty = |answer: &Value, list: &str| view::items(answer, list).is_empty();
+    if is_empty(&sessions, "/items") && is_empty(&signed, "/capabilities") && is_empty(&signed, "/tombstones")
+    {
+        return Ok(choice);
+    }
+    Err(refused)
 }
 
 fn existing_owner(ctx: &Context) -> Answer<Option<OwnerKeyFile>> {
@@ -204,7 +240,9 @@ fn settle(
 ) -> Answer<OwnerChoice> {
     let has = file.map(OwnerKeyFile::principal).or(configured);
     let other = |want: &str, has: Principal| {
-        let detail = format!("this node serves the owner {has}; {want} would leave its sessions without one");
+        let detail = format!(
+            "expected the owner that this node serves, {has}, got {want}: what is held here of that owner would be without one"
+        );
         Problem::new(Code::OwnerKey, detail).hint("use another --home for another owner")
     };
     match (asked, has) {

@@ -39,6 +39,12 @@ struct Leaving {
     bytes: u64,
 }
 
+impl Leaving {
+    fn to_json(self) -> Value {
+        json!({"entries": self.entries, "payloads": self.payloads, "fileBlocks": self.files, "bytes": self.bytes})
+    }
+}
+
 /// Previews, asks, signs the class note and the Ref.
 pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     // The note goes to whoever holds the session.
@@ -47,6 +53,9 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     let session = resolve::session(&api, &args.session)?;
     let shown = api.get(&format!("/v1/sessions/{session}"))?;
     owner::file_for(ctx, &shown, || format!("throughline publish {session}"))?;
+    if let Some(outcome) = unchanged(&api, session)? {
+        return Ok(outcome);
+    }
     let leaving = count(&api, session)?;
     let mut preview = Page::default();
     preview.plain(format!(
@@ -81,12 +90,27 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
         "v": 1, "kind": "publish", "session": session.to_string(), "head": facts["head"],
         "note": note.map(|note| note.cid),
         "ref": answer["cid"], "told": answer["told"], "secretScan": "none", "subSessions": children,
-        "left": {
-            "entries": leaving.entries, "payloads": leaving.payloads, "fileBlocks": leaving.files,
-            "bytes": leaving.bytes,
-        },
+        "left": leaving.to_json(), "unchanged": false,
     });
     Ok(Outcome::done(json, page))
+}
+
+/// What is said of a session whose owner has published the head that it has: nothing leaves, and there is nothing to sign.
+fn unchanged(api: &Api<'_>, session: SessionId) -> Answer<Option<Outcome>> {
+    let facts = api.get(&format!("/v1/sessions/{session}/anchor"))?;
+    let published = view::at(&facts, "/published");
+    if view::text(&facts, "/class") != "public" || published.is_null() {
+        return Ok(None);
+    }
+    let mut page = Page::default();
+    page.mark(Mark::Same, format!("already public through seq {}", view::number(&facts, "/head/seq")));
+    page.plain(format!("session {session}"));
+    let json = json!({
+        "v": 1, "kind": "publish", "session": session.to_string(), "head": facts["head"], "note": null,
+        "ref": published, "told": {"peers": 0, "pending": 0}, "secretScan": "none",
+        "left": Leaving::default().to_json(), "unchanged": true,
+    });
+    Ok(Some(Outcome::done(json, page)))
 }
 
 /// The class note, in the chain.
