@@ -81,8 +81,8 @@ impl Node {
         Ok(answer)
     }
 
-    /// Writes a session as CAR: `send` gets it piece by piece. It ends with the head, since that is what the file tells: what
-    /// nobody has put in order yet stays here. In dispute, and where a tail was cut, the evidence goes along, also above the head;
+    /// Writes a session as CAR: `send` gets it piece by piece. It ends with the head, since that is what the file tells; what
+    /// nobody has put in order yet goes along only [`Through::Tip`]. In dispute, and where a tail was cut, the evidence goes along, also above the head;
     /// but nothing whose own past stays here, since a file with a gap in it verifies as incomplete.
     ///
     /// # Errors
@@ -90,12 +90,13 @@ impl Node {
     pub fn export_car(
         &self,
         session: SessionId,
+        through: Through,
         with_payloads: bool,
         send: &mut dyn FnMut(Vec<u8>) -> Answer<()>,
     ) -> Answer<()> {
         let reader = self.reader()?;
         let row = need_session(&reader, session)?;
-        let Extent { last, root, side } = extent(&reader, &row, evidence(&reader, session)?)?;
+        let Extent { last, root, side } = extent(&reader, &row, through, evidence(&reader, session)?)?;
         let mut export = Export {
             reader: &reader,
             words: if with_payloads { Words::Included } else { Words::LeftOut },
@@ -201,6 +202,15 @@ impl Taker for Adopting<'_> {
     }
 }
 
+/// How far up its chain a session goes into a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// Through the head.
+    Head,
+    /// Through the tip: with what is pending.
+    Tip,
+}
+
 /// What a file holds.
 struct Extent {
     /// Through which seq of the chain.
@@ -211,22 +221,27 @@ struct Extent {
 }
 
 /// The evidence that stands on what is written, and the root among what is left of it: the root has to be in the file.
-fn extent(reader: &Reader, row: &SessionRow, mut side: Vec<SideEntry>) -> Answer<Extent> {
-    keep_connected(reader, row.session, end_of(row).0, &mut side)?;
-    let (last, root) = root_of(row, &side);
+fn extent(reader: &Reader, row: &SessionRow, through: Through, mut side: Vec<SideEntry>) -> Answer<Extent> {
+    let end = end_of(row, through);
+    keep_connected(reader, row.session, end.0, &mut side)?;
+    let (last, root) = root_of(row, end, &side);
     Ok(Extent { last, root, side })
 }
 
-/// Where the chain that is written ends: the head. In dispute there is none: then the tip.
-fn end_of(row: &SessionRow) -> (Seq, EntryCid) {
+/// Where the chain that is written ends: the head, unless the tip is asked for. In dispute there is no head: then the tip.
+fn end_of(row: &SessionRow, through: Through) -> (Seq, EntryCid) {
     let tip = (row.tip.seq, row.tip.cid);
-    if is_disputed(row) { tip } else { row.summary.head.map_or(tip, |head| (head.seq, head.cid)) }
+    if through == Through::Tip || is_disputed(row) {
+        tip
+    } else {
+        row.summary.head.map_or(tip, |head| (head.seq, head.cid))
+    }
 }
 
 /// What the file names as its root: where the chain ends, in dispute the deepest entry of all that is disputed.
-fn root_of(row: &SessionRow, evidence: &[SideEntry]) -> (Seq, EntryCid) {
+fn root_of(row: &SessionRow, end: (Seq, EntryCid), evidence: &[SideEntry]) -> (Seq, EntryCid) {
     let beside = evidence.iter().filter(|_| is_disputed(row)).map(|side| (side.seq, side.cid));
-    beside.fold(end_of(row), std::cmp::Ord::max)
+    beside.fold(end, std::cmp::Ord::max)
 }
 
 fn is_disputed(row: &SessionRow) -> bool {

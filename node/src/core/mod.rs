@@ -57,6 +57,7 @@ pub(crate) use append::{kept, used_otherwise};
 pub use append_signed::SignedAppend;
 pub use authority::{ControlKind, ControlsTaken, Keeping};
 pub(crate) use base::{Standing, need_session, standing};
+pub use car::Through;
 pub(crate) use controls::held_controls;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};

@@ -156,6 +156,11 @@ pub(super) const OWNER: Parameter = of("owner", Takes::Text, "The key of an acco
 pub(super) const PATH: Parameter = of("path", Takes::Text, "Where the transcript lies, for the record");
 pub(super) const PAYLOADS_OF_CAR: Parameter =
     of("payloads", Takes::Word(&["none", "all"]), "Of a CAR: whether payloads are in it; all if absent");
+pub(super) const PENDING_OF_CAR: Parameter = of(
+    "pending",
+    Takes::Flag,
+    "Of a CAR: through the tip, with what nobody has put in order yet; through the head if absent",
+);
 pub(super) const PAYLOADS_CHECKED: Parameter =
     of("payloads", Takes::Word(&["none", "present", "all"]), "Which payloads are hashed; all if absent");
 pub(super) const REFERENCE: Parameter =

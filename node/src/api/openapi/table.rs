@@ -6,7 +6,8 @@
 use super::parameters::{
     AFTER, AGENT, ANY, APPEND_KEY, BEFORE, CLASS, CURSOR, DELEGATE, DIGEST, DRY_RUN, EVENT_KINDS, FILENAME,
     FORMAT, GRANT_STATE, HEAD, Header, KEPT_KEY, LIMIT, OWNER, PATH, PAYLOADS_CHECKED, PAYLOADS_OF_CAR,
-    Parameter, REFERENCE, RESUME_AFTER, REVERSE, SESSION, STATE, SUB_AGENTS, TOLD_HEAD, TYPES, WAIT_MS,
+    PENDING_OF_CAR, Parameter, REFERENCE, RESUME_AFTER, REVERSE, SESSION, STATE, SUB_AGENTS, TOLD_HEAD,
+    TYPES, WAIT_MS,
 };
 
 /// One route.
@@ -132,7 +133,7 @@ pub const ROUTES: &[Route] = &[
     ),
     get(
         "/v1/sessions/{session}/entries",
-        &[AFTER, BEFORE, LIMIT, TYPES, REVERSE, PAYLOADS_OF_CAR],
+        &[AFTER, BEFORE, LIMIT, TYPES, REVERSE, PAYLOADS_OF_CAR, PENDING_OF_CAR],
         &[as_json("answer.entries"), media(CAR, "Bytes")],
         "A page of entries; as CAR the whole session",
     ),

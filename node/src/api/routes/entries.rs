@@ -20,7 +20,7 @@ use throughline_store::{Reader, SessionRow, StoredEntry};
 use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
-use crate::core::{AppendRequest, Appended, Node, SignedAppend, need_session, shape};
+use crate::core::{AppendRequest, Appended, Node, SignedAppend, Through, need_session, shape};
 
 /// What an entry's exact bytes are asked for as.
 const DAG_CBOR: &str = "application/vnd.ipld.dag-cbor";
@@ -42,7 +42,8 @@ async fn page(
     let session = input::session(&session)?;
     if accepts(&headers, CAR) {
         let with_payloads = query.get("payloads").is_none_or(|which| which != "none");
-        return super::files::export(&app, session, with_payloads).await;
+        let through = if input::flag(&query, "pending") { Through::Tip } else { Through::Head };
+        return super::files::export(&app, session, through, with_payloads).await;
     }
     let window = Window {
         after: input::maybe(&query, "after")?,

@@ -18,7 +18,7 @@ use crate::api::App;
 use crate::api::error::{Answer, Problem};
 use crate::api::openapi::{REPR_DIGEST, X_FILENAME};
 use crate::api::pace::Paced;
-use crate::core::{AgentName, ImportRequest, LEASE_MS, Node, Outgoing, check_sub_agents};
+use crate::core::{AgentName, ImportRequest, LEASE_MS, Node, Outgoing, Through, check_sub_agents};
 use throughline_protocol::entry::Class;
 
 /// Pieces of a body between the network and the thread that works on them.
@@ -276,8 +276,13 @@ async fn verify_car(State(app): State<App>, query: input::Query, body: Body) -> 
 }
 
 /// A session as CAR, streamed.
-pub(super) async fn export(app: &App, session: SessionId, with_payloads: bool) -> Answer<Response<Body>> {
-    let body = sent(app, move |node, send| node.export_car(session, with_payloads, send)).await?;
+pub(super) async fn export(
+    app: &App,
+    session: SessionId,
+    through: Through,
+    with_payloads: bool,
+) -> Answer<Response<Body>> {
+    let body = sent(app, move |node, send| node.export_car(session, through, with_payloads, send)).await?;
     let name = format!("attachment; filename=\"{}.car\"", session.short());
     let headers = [
         (header::CONTENT_TYPE, "application/vnd.ipld.car; version=1".to_owned()),
