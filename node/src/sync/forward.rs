@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use throughline_protocol::block::Decoded;
-use throughline_protocol::code::Code;
-use throughline_protocol::entry::Entry;
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::wire::Credentials;
 use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, Base};
@@ -44,7 +44,14 @@ pub(super) async fn append(shared: &Arc<Shared>, append: &SignedAppend) -> Answe
     match answer {
         AppendAnswer::Accepted(accepted) => {
             follow::hint(shared, peer, Scope::Session(session));
-            accepted_answer(append, accepted).map(Some)
+            let entry = Decoded::<Entry>::decode(Arc::clone(&append.entry))?;
+            if let Err(reject) = expect_answer_to(&entry, accepted) {
+                shared.net.charge(peer, reject.code).await;
+                return Err(Problem::from(reject)
+                    .with("session", session.to_string())
+                    .with("holder", holder.to_string()));
+            }
+            Ok(Some(accepted_answer(session, holder, &entry, accepted)))
         }
         AppendAnswer::Conflict { base, between } => {
             // Whoever signs again needs what came between.
@@ -85,17 +92,41 @@ fn unanswered(session: SessionId, holder: Principal, why: Problem) -> Problem {
         .hint("send this again once the holder is back: it is in order once in any case")
 }
 
-fn accepted_answer(append: &SignedAppend, accepted: Accepted) -> Answer<Appended> {
-    let entry = Decoded::<Entry>::decode(Arc::clone(&append.entry))?;
+/// Holds an answer against what was asked: it is about this very entry, where that says it stands. Only a message may have been
+/// accepted before under another signature.
+fn expect_answer_to(entry: &Decoded<Entry>, accepted: Accepted) -> Result<(), Reject> {
+    let asked = (entry.cid(), entry.value().seq(), entry.value().epoch());
+    let is_message = matches!(entry.value().body, Body::UserMessage(_));
+    let is_earlier = accepted.replayed && is_message && accepted.head != asked.0;
+    if is_earlier || (accepted.head, accepted.seq, accepted.epoch) == asked {
+        return Ok(());
+    }
+    let what = format!(
+        "expected the holder to answer about {} at seq {}, got {} at seq {}; whether the entry is in order is not known",
+        asked.0.short(),
+        asked.1,
+        accepted.head.short(),
+        accepted.seq
+    );
+    Err(Reject::new(Code::SyncUnsolicited, what))
+}
+
+/// What a program on this machine is told: as if the entry had been put in order here, and by whom it was. That it is durable is the
+/// holder's word, which answers after its commit (R-ST-6).
+fn accepted_answer(
+    session: SessionId,
+    holder: Principal,
+    entry: &Decoded<Entry>,
+    accepted: Accepted,
+) -> Appended {
+    let (cid, seq) = (accepted.head.to_string(), accepted.seq.get());
     let answer = json!({
-        "v": 1, "kind": "append", "session": append.session.to_string(),
-        "entries": [{
-            "cid": accepted.head.to_string(), "seq": accepted.seq.get(), "type": entry.value().body.type_name(),
-        }],
-        "head": {"cid": accepted.head.to_string(), "seq": accepted.seq.get()},
-        "epoch": accepted.epoch.get(), "replayed": accepted.replayed, "durable": true,
+        "v": 1, "kind": "append", "session": session.to_string(),
+        "entries": [{"cid": cid, "seq": seq, "type": entry.value().body.type_name()}],
+        "head": {"cid": cid, "seq": seq}, "epoch": accepted.epoch.get(), "replayed": accepted.replayed,
+        "durable": true, "holder": holder.to_string(),
     });
-    Ok(Appended { answer, replayed: accepted.replayed })
+    Appended { answer, replayed: accepted.replayed }
 }
 
 /// `E_HEAD_MOVED`, as this node itself would say it.
@@ -124,4 +155,47 @@ fn conflict(append: &SignedAppend, base: &Base, between: &[Arc<[u8]>]) -> Answer
         }))
         .with("between", listed)
         .hint("sign again on head"))
+}
+
+#[cfg(test)]
+mod tests {
+    use throughline_protocol::entry::{Class, Note};
+    use throughline_protocol::id::{EntryCid, Seq};
+    use throughline_protocol::testing::SessionBuilder;
+
+    use super::*;
+
+    fn answer_to(entry: &Decoded<Entry>) -> Accepted {
+        let (seq, epoch) = (entry.value().seq(), entry.value().epoch());
+        Accepted { head: entry.cid(), seq, epoch, replayed: false }
+    }
+
+    #[test]
+    fn an_answer_is_about_the_entry_that_was_sent() {
+        let mut builder = SessionBuilder::new("answers");
+        let owner = builder.owner.clone();
+        builder.user(&owner, "a message");
+        let message = Decoded::<Entry>::decode(Arc::clone(builder.head().entry.bytes())).unwrap();
+        builder.note(&owner, Note::Class(Class::Public));
+        let note = Decoded::<Entry>::decode(Arc::clone(builder.head().entry.bytes())).unwrap();
+        let code = |entry, accepted| expect_answer_to(entry, accepted).map_err(|reject| reject.code);
+        let other = EntryCid::of(b"of somebody else");
+        for entry in [&message, &note] {
+            let honest = answer_to(entry);
+            assert_eq!(code(entry, honest), Ok(()));
+            assert_eq!(code(entry, Accepted { replayed: true, ..honest }), Ok(()));
+            for wrong in [
+                Accepted { head: other, ..honest },
+                Accepted { seq: Seq::ZERO, ..honest },
+                Accepted { epoch: honest.epoch.next(), ..honest },
+                Accepted { seq: Seq::ZERO, replayed: true, ..honest },
+            ] {
+                assert_eq!(code(entry, wrong), Err(Code::SyncUnsolicited), "{wrong:?}");
+            }
+        }
+        // The same words may be in order under an earlier signature; a note is known by its CID alone.
+        let earlier = |entry| Accepted { head: other, seq: Seq::ZERO, replayed: true, ..answer_to(entry) };
+        assert_eq!(code(&message, earlier(&message)), Ok(()));
+        assert_eq!(code(&note, earlier(&note)), Err(Code::SyncUnsolicited));
+    }
 }

@@ -1,6 +1,8 @@
 //! Checks 18 and 19: a session moves with its server's help, and without it.
 
-use anyhow::{Context as _, Result, bail};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use throughline_testnet::{Node, Request};
 
@@ -314,5 +316,92 @@ fn publishing_works_through_the_holder_and_names_the_head_that_everybody_sees() 
     assert!(["E_UNREACHABLE", "E_TIMEOUT"].contains(&text(&refused, "/error/code")?), "{refused}");
     let hint = text(&refused, "/error/hint")?;
     assert!(hint.contains(&format!("throughline move {other} --to self --source offline")), "{hint}");
+    Ok(())
+}
+
+/// Whoever holds the session may have written more than anybody told the owner: that is fetched before it is shown.
+#[test]
+fn publish_shows_what_the_holder_has_and_publishes_nothing_else() -> Result<()> {
+    let World { lab: _lab, desktop, server_a, server_b: _server_b, owner } = World::new()?;
+    let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
+    desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
+    let home = desktop.kill()?;
+    for key in ["ev-1", "ev-2", "ev-3"] {
+        append(&server_a, &session, key, &response("a token: 1234"))?.expect(201)?;
+    }
+    let looked_at = head(&server_a, &session)?;
+    let tried = home.json(&["publish", &session, "--dry-run"])?;
+    assert_eq!(
+        (&tried["head"]["cid"], number(&tried, "/head/seq")?),
+        (&looked_at.clone().into(), 4),
+        "{tried}"
+    );
+    assert_eq!((number(&tried, "/left/entries")?, number(&tried, "/left/payloads")?), (5, 5), "{tried}");
+    assert_eq!((&tried["dryRun"], &tried["note"], &tried["ref"]), (&true.into(), &json!(null), &json!(null)));
+    // Whoever names what was looked at publishes that or nothing.
+    append(&server_a, &session, "ev-4", &response("another token"))?.expect(201)?;
+    let newest = head(&server_a, &session)?;
+    let refused = home.cli(&["publish", &session, "--base", &looked_at, "--yes"]).json()?.expect(7)?;
+    assert_eq!(
+        (&refused["error"]["code"], &refused["error"]["base"]["seq"]),
+        (&"E_HEAD_MOVED".into(), &4.into())
+    );
+    assert_eq!(refused["error"]["between"][0]["cid"], newest, "{refused}");
+    let kept = session_at(&server_a, &session)?;
+    assert_eq!((&kept["class"], &kept["tip"]["cid"]), (&"internal".into(), &newest.clone().into()), "{kept}");
+
+    let ran = home.cli(&["publish", &session, "--base", &newest, "--yes"]).json()?;
+    assert!(ran.stderr.contains("6 entries, 6 payloads"), "{ran}");
+    let published = ran.expect(0)?;
+    assert_eq!(
+        (number(&published, "/left/entries")?, number(&published, "/head/seq")?),
+        (6, 6),
+        "{published}"
+    );
+    let chain = entries_at(&server_a, &session)?;
+    assert_eq!(chain[5..], [(5, newest), (6, text(&published, "/note")?.to_owned())]);
+    Ok(())
+}
+
+/// What is appended while the passphrase is asked for was not shown: it is, before it leaves.
+#[test]
+fn what_comes_after_the_preview_is_shown_before_it_is_published() -> Result<()> {
+    const PASSPHRASE: &str = "correct horse battery";
+    let lab = super::lab()?;
+    let home = lab.home("desktop");
+    home.configure()?;
+    let init = home.cli(&["init", "--role", "desktop", "--owner", "new"]).passphrase(PASSPHRASE);
+    let owner = text(&init.json()?.expect(0)?, "/owner/principal")?.to_owned();
+    let desktop = home.serve()?;
+    let session = super::begin(&desktop, &format!("hm://{owner}/scout"), "work on this")?;
+
+    let args = ["publish", &session, "--yes", "--json", "--passphrase-fd", "0"];
+    let mut publishing = desktop.home().cli(&args).spawn()?;
+    let mut stderr = BufReader::new(publishing.stderr.take().context("no stderr")?);
+    let mut shown = String::new();
+    while !shown.contains("no secret scan has run") {
+        ensure!(stderr.read_line(&mut shown)? > 0, "no preview: {shown}");
+    }
+    ensure!(shown.contains("2 entries, 2 payloads"), "{shown}");
+    append(&desktop, &session, "meanwhile", &response("a token: 1234"))?.expect(201)?;
+    let newest = head(&desktop, &session)?;
+    publishing.stdin.take().context("no stdin")?.write_all(format!("{PASSPHRASE}\n").as_bytes())?;
+    let mut shown = String::new();
+    stderr.read_to_string(&mut shown)?;
+    let output = publishing.wait_with_output()?;
+    assert_eq!(output.status.code(), Some(0), "{shown}");
+    assert!(
+        shown.contains("not shown before: 1 entry above seq 1") && shown.contains("a token: 1234"),
+        "{shown}"
+    );
+    assert!(shown.contains("3 entries, 3 payloads"), "{shown}");
+    let published: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(
+        (number(&published, "/left/entries")?, number(&published, "/head/seq")?),
+        (3, 3),
+        "{published}"
+    );
+    let note = text(&published, "/note")?.to_owned();
+    assert_eq!(entries_at(&desktop, &session)?[2..], [(2, newest), (3, note)]);
     Ok(())
 }

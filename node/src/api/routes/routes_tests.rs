@@ -177,7 +177,10 @@ async fn a_query_that_cannot_be_read_is_told_with_what_was_expected() {
         ),
         ("limit=many", "query parameter `limit`: got \"many\": expected a whole number from 1 to 500"),
         ("owner=", "query parameter `owner`: got \"\": E_KEY_CODEC: expected a principal such as z6Mk…"),
-        ("stat=active", "expected query parameters among agent, owner, parent, state, limit, cursor, got \"stat\""),
+        (
+            "stat=active",
+            "expected query parameters among agent, owner, parent, state, limit, cursor, got \"stat\"",
+        ),
     ] {
         let request = Request::get(format!("/v1/sessions?{query}")).body(Body::empty()).unwrap();
         let response = router.clone().oneshot(request).await.unwrap();

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use libp2p::PeerId;
+use serde_json::Value;
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::id::{EntryCid, Epoch, Seq, SessionId};
 use throughline_protocol::limits;
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, Base};
@@ -20,7 +21,7 @@ use super::super::policy::{Asker, Gate, Party, Reach, View, party};
 use super::super::shared::{Shared, blocking};
 use super::{asker, failed, not_found, read_request};
 use crate::api::error::{Answer, Problem};
-use crate::core::{Node, SignedAppend};
+use crate::core::{Appended, Node, SignedAppend};
 use crate::net::{FrameError, FrameStream};
 
 /// Answers one append.
@@ -58,7 +59,7 @@ fn append(
     let act =
         SignedAppend { session, entry: request.entry, payload: request.payload, grants, dry_run: false };
     match node.append_signed(&act) {
-        Ok(appended) => accepted(&node, session, signed.cid(), appended.replayed),
+        Ok(appended) => accepted(&signed, &appended),
         Err(problem) if problem.code() == Code::HeadMoved => conflict(&node, session, signed.value()),
         Err(problem) => Err(problem),
     }
@@ -74,26 +75,18 @@ fn may_write(mut gate: Gate<'_>, view: &View, signed: &Signed<Entry>) -> Answer<
     Ok(standing <= Party::Contributor && reads)
 }
 
-fn accepted(node: &Node, session: SessionId, entry: EntryCid, replayed: bool) -> Answer<AppendAnswer> {
-    let reader = node.reader()?;
-    let (seq, epoch) = match reader.entry(entry)? {
-        Some((held, stored)) if held == session => {
-            let decoded = throughline_protocol::block::Decoded::<Entry>::decode(stored.bytes)?;
-            (stored.seq, decoded.value().epoch())
-        }
-        // Accepted before under another signature: the tip stands for it.
-        Some(_) | None => {
-            let view = View::read(&reader, session)?.ok_or(Code::Internal)?;
-            let tip = view.row.tip;
-            return Ok(AppendAnswer::Accepted(Accepted {
-                head: tip.cid,
-                seq: tip.seq,
-                epoch: tip.epoch,
-                replayed,
-            }));
-        }
+/// What a program on this machine would be answered: of a message that was accepted before under another signature, the entry that it
+/// became then, wherever the session is now.
+fn accepted(entry: &Signed<Entry>, appended: &Appended) -> Answer<AppendAnswer> {
+    let first = &appended.answer["entries"][0];
+    let head: EntryCid = first["cid"].as_str().unwrap_or_default().parse()?;
+    let (seq, epoch) = if head == entry.cid() {
+        (entry.value().seq(), entry.value().epoch())
+    } else {
+        let number = |of: &Value| of.as_u64().ok_or(Code::StoreCorrupt);
+        (Seq::new(number(&first["seq"])?)?, Epoch::new(number(&appended.answer["epoch"])?)?)
     };
-    Ok(AppendAnswer::Accepted(Accepted { head: entry, seq, epoch, replayed }))
+    Ok(AppendAnswer::Accepted(Accepted { head, seq, epoch, replayed: appended.replayed }))
 }
 
 fn conflict(node: &Node, session: SessionId, refused: &Entry) -> Answer<AppendAnswer> {

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use throughline_protocol::code::Code;
+use throughline_protocol::content::Block;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::{Body, Class, Origin, UserMessage};
 use throughline_protocol::id::Cid;
@@ -15,6 +17,7 @@ use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, EntryAt, Payloads
 use throughline_protocol::wire::handoff::{HandoffRequest, HandoffStep, MoveId};
 use throughline_protocol::wire::{Credentials, ErrorCode};
 
+use crate::core::SignedAppend;
 use crate::sync::fault::PeerFault;
 use crate::sync::testbench::*;
 
@@ -216,6 +219,58 @@ async fn a_grant_of_the_askers_own_tells_no_held_session_from_an_absent_one() {
             answers.push(asker.network.request_handoff(node.node.principal(), request).await.unwrap());
         }
         assert_eq!(answers[0], answers[1]);
+    })
+    .await;
+}
+
+/// A message that is signed again on a new head, because its answer was lost, was in order already: the answer names the entry that it
+/// became, also once others have said more, as on the holder's own machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_sent_again_is_answered_with_the_entry_that_it_became() {
+    in_time(async {
+        let (holder, desktop) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let own = holder.node.principal();
+        let mut builder = SessionBuilder::with_genesis("sent again", |genesis| genesis.holder = Some(own));
+        let owner = builder.owner.clone();
+        for node in [&holder, &desktop] {
+            node.take(&builder);
+            node.hold(&[holder.grant(Role::Writer), desktop.grant(Role::Agent)]);
+        }
+        desktop.meet("holder", &holder).await;
+        let send = async |builder: &SessionBuilder| {
+            let built = builder.head();
+            let append = SignedAppend {
+                session: builder.session(),
+                entry: Arc::clone(built.entry.bytes()),
+                payload: built.payload.clone(),
+                grants: Vec::new(),
+                dry_run: false,
+            };
+            desktop.network.forward_append(&append).await.unwrap().expect("the holder orders it").answer
+        };
+        let say = |builder: &mut SessionBuilder| {
+            let paragraph = Block::paragraph("b1", "once");
+            let client_message_id = Some("m-1".to_owned());
+            let words = UserWords { body: vec![paragraph], client_message_id, ..UserWords::default() };
+            builder.append(&owner, Body::UserMessage(UserMessage::default()), Some(Words::UserMessage(words)))
+        };
+        let first = say(&mut builder);
+        let accepted = send(&builder).await;
+        let expected = |replayed: bool| {
+            json!({
+                "v": 1, "kind": "append", "session": builder.session().to_string(),
+                "entries": [{"cid": first.to_string(), "seq": 1, "type": "SessionUserMessage"}],
+                "head": {"cid": first.to_string(), "seq": 1}, "epoch": 0, "replayed": replayed, "durable": true,
+                "holder": own.to_string(),
+            })
+        };
+        let (once, twice) = (expected(false), expected(true));
+        assert_eq!(accepted, once);
+        builder.user(&owner, "and something else");
+        assert_eq!(send(&builder).await["head"]["seq"], 2);
+        assert_ne!(say(&mut builder), first);
+        assert_eq!(send(&builder).await, twice);
+        assert_eq!(holder.row(builder.session()).unwrap().tip.seq.get(), 2);
     })
     .await;
 }
