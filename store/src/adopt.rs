@@ -41,7 +41,7 @@ pub struct AdoptOptions {
     /// Control blobs that came with it.
     pub controls: Vec<Signed<Control>>,
     /// The owner and what was known of its capabilities and tombstones when the segment was judged: other ones now are
-    /// [`AdoptError::ControlsMoved`]. None where a judgement follows that this one cannot be missed by.
+    /// [`AdoptError::ControlsMoved`]. None for a session that is held: whoever judges for a tombstone finds it.
     pub judged_under: Option<(Principal, OwnerDigest)>,
     /// Files that its payloads name: seq of the entry and digest of the block. They are kept from now on.
     pub links: Vec<(Seq, [u8; 32])>,
