@@ -104,7 +104,7 @@ async fn a_file_that_an_entry_names_outlives_its_lease() {
 async fn a_session_moves_as_a_file() {
     let home = Home::new().await;
     let (session, head, bytes) = with_picture(&home).await;
-    // What nobody put in order yet is not the head.
+    // What nobody put in order yet goes along, and is not the head.
     let (entry, payload) = home.message(&session, &home.owner, None, super::home::says("pending")).await;
     assert_eq!(home.post_signed(&session, &entry, Some(&payload), &[]).await.0, 201);
     let car = export(&home, &session).await;
@@ -122,10 +122,11 @@ async fn a_session_moves_as_a_file() {
     let taken = other.send("/v1/car", CAR, car.clone()).await.unwrap();
     assert_eq!(
         (&taken["adopted"], &taken["created"], &taken["adoptedEntries"]),
-        (&json!(true), &json!(true), &json!(3))
+        (&json!(true), &json!(true), &json!(4))
     );
     let shown = other.get(&format!("/v1/sessions/{session}")).await.unwrap();
     assert_eq!((of(&shown["head"], "cid"), &shown["title"]), (head, &json!("Test")));
+    assert_eq!((of(&shown["tip"], "cid"), &shown["pending"]), (entry.cid().to_string(), &json!(1)));
     assert_eq!(other.verdict(&session).await, "valid");
     let again = other.send("/v1/car", CAR, car.clone()).await.unwrap();
     assert_eq!((&again["created"], &again["adoptedEntries"]), (&json!(false), &json!(0)));
