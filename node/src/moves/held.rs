@@ -219,12 +219,12 @@ impl Held {
             expect_newest(source, fence)?;
         }
         let status = handoff::status(self.source.as_ref(), Some(&self.target));
-        match status {
-            handoff::Answer::Active { epoch, .. } if !self.is_guarded(desk).map_err(reject)? => {
-                Ok(handoff::Answer::Idle { epoch: Some(epoch) })
-            }
-            status => Ok(status),
+        if let handoff::Answer::Active { epoch, .. } = status
+            && !self.is_guarded(desk).map_err(reject)?
+        {
+            return Ok(handoff::Answer::Idle { epoch: Some(epoch) });
         }
+        Ok(status)
     }
 
     /// Whether the sign guard lets this node go on in the session.

@@ -36,7 +36,7 @@ impl Desk {
                 let goes_on = self.goes_on(begin.session, holder, owner).await?;
                 Ok(if goes_on { Planned::Told(answer) } else { *otherwise })
             }
-            planned => Ok(planned),
+            planned @ (Planned::Ready { .. } | Planned::Told(_)) => Ok(planned),
         }
     }
 

@@ -639,5 +639,16 @@ fn phases_have_the_words_that_people_read() {
     assert_eq!(words, ["freeze", "copy", "prepare", "handoff", "active", "retired"]);
 }
 
+#[test]
+fn who_waits_less_hears_of_silence_sooner() {
+    let mut desk = Desk::new(online());
+    let second = Duration::from_secs(1);
+    desk.driver.wait_at_most(second);
+    desk.advance_to(Phase::Freeze);
+    desk.wait(second);
+    let silent = |output: &Output| matches!(output, Output::Waiting { phase: Phase::Freeze, .. });
+    assert!(desk.wants.iter().any(silent), "{:?}", desk.wants);
+}
+
 #[path = "driver_held_tests.rs"]
 mod held;

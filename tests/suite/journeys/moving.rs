@@ -103,7 +103,11 @@ fn check_19_a_script_leaves_a_dead_server_only_when_it_says_so() -> Result<()> {
     let known = head(&desktop, &session)?;
     let left = server_a.principal()?;
     server_a.kill()?;
-    let silent = desktop.home().cli(&["move", &session, "--to", "server-b", "--yes"]).json()?.expect(9)?;
+    let silent = desktop
+        .home()
+        .cli(&["move", &session, "--to", "server-b", "--yes", "--timeout", "2s"])
+        .json()?
+        .expect(9)?;
     assert_eq!(silent["error"]["code"], "E_UNREACHABLE", "{silent}");
     assert_eq!(head(&desktop, &session)?, known, "nothing is signed");
     let moved = desktop.home().json(&["move", &session, "--resume", "--source", "offline", "--yes"])?;
@@ -128,7 +132,8 @@ fn a_silent_server_is_left_with_the_command_that_the_first_refusal_names() -> Re
     let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
     desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
     server_a.kill()?;
-    let silent = desktop.home().cli(&["move", &session, "--to", "server-b"]).json()?.expect(9)?;
+    let silent =
+        desktop.home().cli(&["move", &session, "--to", "server-b", "--timeout", "2s"]).json()?.expect(9)?;
     let error = &silent["error"];
     assert_eq!((&error["code"], number(error, "/held/seq")?), (&"E_UNREACHABLE".into(), 1), "{silent}");
     let detail = text(error, "/detail")?;

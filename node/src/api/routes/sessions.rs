@@ -78,10 +78,8 @@ async fn list(State(app): State<App>, query: input::Query) -> Answer<Json<Value>
 fn came_from(reader: &Reader, row: &SessionRow, parent: SessionId) -> Answer<bool> {
     let Some(stored) = reader.entry_at(row.session, Seq::ZERO)? else { return Ok(false) };
     let genesis = Decoded::<Entry>::decode(stored.bytes)?;
-    Ok(match &genesis.value().body {
-        Body::Genesis(genesis) => genesis.parent.is_some_and(|named| named.session == parent.genesis()),
-        _ => false,
-    })
+    let Body::Genesis(genesis) = &genesis.value().body else { return Ok(false) };
+    Ok(genesis.parent.is_some_and(|named| named.session == parent.genesis()))
 }
 
 async fn create(

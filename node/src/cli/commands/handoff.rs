@@ -12,7 +12,8 @@ use throughline_protocol::control::Role;
 use throughline_protocol::id::{AgentIri, SessionId};
 
 use super::grant;
-use super::handoff_report::report;
+use super::handoff_leave::asks_to_leave;
+use super::handoff_report::{left_open, report};
 use crate::api::client::Call;
 use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
@@ -23,7 +24,6 @@ use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
 use crate::cli::resolve::{self, Peer};
-use crate::cli::silence::Silence;
 use crate::cli::{format, refusal, sub_sessions, view};
 use crate::keys::PassphraseSource;
 
@@ -62,11 +62,11 @@ pub(crate) struct MoveArgs {
 }
 
 /// One move that is under way.
-struct Drive<'a> {
-    ctx: &'a Context,
-    api: &'a Api<'a>,
-    args: &'a MoveArgs,
-    session: SessionId,
+pub(super) struct Drive<'a> {
+    pub(super) ctx: &'a Context,
+    pub(super) api: &'a Api<'a>,
+    pub(super) args: &'a MoveArgs,
+    pub(super) session: SessionId,
     owner: Option<Owner>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn run(ctx: &Context, args: &MoveArgs) -> Answer<Outcome> {
 
 impl Drive<'_> {
     /// The move as it stands. Of one that is done, or would be, also which sessions of sub-agents stay where they are.
-    fn told(&self, mut answer: Value) -> Outcome {
+    pub(super) fn told(&self, mut answer: Value) -> Outcome {
         let names = Names::of(self.ctx, self.api);
         if !matches!(view::text(&answer, "/state"), "done" | "planned") {
             return report(answer, &names);
@@ -153,73 +153,10 @@ impl Drive<'_> {
     }
 
     /// The same, only to be told what it would do.
-    fn trial(&self, peer: &Peer) -> Value {
+    pub(super) fn trial(&self, peer: &Peer) -> Value {
         let mut body = self.body(peer);
         body["dryRun"] = true.into();
         body
-    }
-
-    /// Says what the move would do; without the holder also what is known of its last words.
-    fn try_out(&self, path: &str, peer: &Peer) -> Answer<Outcome> {
-        let mut told = self.api.ask(Call::post(path, &self.trial(peer)))?;
-        if view::text(&told, "/state") == "needs-grant" {
-            told["error"] = self.grant_missing(peer).to_json();
-        }
-        let is_left = self.args.source == "offline" && view::text(&told, "/state") != "held";
-        let silence = is_left.then(|| Silence::unasked(self.api, &told, &peer.word())).transpose()?;
-        if let Some(silence) = &silence {
-            told["without"] = silence.facts();
-        }
-        let mut outcome = self.told(told);
-        if let Some(silence) = silence {
-            outcome.page.mark(Mark::Warning, silence.says());
-        }
-        Ok(outcome)
-    }
-
-    /// Makes sure, before anything begins, that somebody agrees to leave the holder without its last words: the person at the
-    /// terminal, or a script with `--yes`.
-    ///
-    /// # Errors
-    /// `E_PROMPT` where nobody can be asked, with what to run; `E_INTERRUPTED` after a No.
-    fn agree_to_leave(&self, path: &str, peer: &Peer) -> Answer<()> {
-        let body = self.trial(peer);
-        let planned = match self.api.ask(Call::post(path, &body)) {
-            Err(problem) if problem.code() == Code::NotFoundYet => {
-                // What nobody has here yet is looked for before it is said how much of it is known.
-                let wanted = json!({"session": self.session.to_string(), "payloads": "all"});
-                self.api.ask(Call::post("/v1/fetch", &wanted))?;
-                self.api.ask(Call::post(path, &body))?
-            }
-            Err(problem) if problem.code() == Code::MoveState => {
-                let open = self.find()?;
-                if view::text(&open, "/phase") != "rollback" {
-                    // It goes on as it was begun, and asks when it comes to that.
-                    return Ok(());
-                }
-                open
-            }
-            answer => answer?,
-        };
-        if view::text(&planned, "/state") == "held" || view::at(&planned, "/from/principal").is_null() {
-            return Ok(());
-        }
-        let silence = Silence::unasked(self.api, &planned, &peer.word())?;
-        match self.ctx.confirm(&silence.question()) {
-            Ok(true) => {
-                if self.ctx.is_unattended() {
-                    let mut page = Page::default();
-                    page.mark(Mark::Warning, silence.says());
-                    self.ctx.out().aside(&page);
-                }
-                Ok(())
-            }
-            Ok(false) => {
-                Err(Problem::new(Code::Interrupted, "not moved: the answer was no; nothing was signed"))
-            }
-            Err(problem) if problem.code() == Code::Prompt => Err(silence.unsaid()),
-            Err(problem) => Err(problem),
-        }
     }
 
     /// Makes sure, before anything is frozen, that the handoff can be signed here. A person is asked for the
@@ -268,7 +205,7 @@ impl Drive<'_> {
     }
 
     /// The refusal of a target without a grant, with what helps: the command where the owner's key is here, else who could run it.
-    fn grant_missing(&self, peer: &Peer) -> Problem {
+    pub(super) fn grant_missing(&self, peer: &Peer) -> Problem {
         let shown = self.shown();
         let scope = self.agent().map(|agent| format!(" --agent {agent}")).unwrap_or_default();
         let detail =
@@ -387,35 +324,15 @@ impl Drive<'_> {
     fn wait(&self, answer: &Value, for_at_most: Duration) -> Answer<Value> {
         let wait_ms = format::millis(for_at_most).max(1).to_string();
         let waited = self.api.get(&view::path(&self.path(answer, ""), &[("waitMs", Some(&wait_ms))]));
-        waited.map_err(|problem| match problem.code() {
-            Code::Interrupted => self.left_open(answer),
-            _ => problem,
+        waited.map_err(|problem| {
+            if problem.code() != Code::Interrupted {
+                return problem;
+            }
+            left_open(
+                answer,
+                if self.api.is_in_process() { "stands as it is" } else { "goes on in the node" },
+            )
         })
-    }
-
-    /// Ctrl-C ends the command, not the move.
-    fn left_open(&self, answer: &Value) -> Problem {
-        let session = self.session;
-        let goes_on = if self.api.is_in_process() { "stands as it is" } else { "goes on in the node" };
-        let (detail, hint) = if view::at(answer, "/handoff").is_null() {
-            (
-                format!(
-                    "interrupted: the move {goes_on}, and the session stays frozen until the move ends or is taken back"
-                ),
-                format!(
-                    "throughline move --resume {session}, or to take it back: throughline move --abort {session}"
-                ),
-            )
-        } else {
-            (
-                format!("interrupted: the handoff is signed, and the move {goes_on}: there is no way back"),
-                format!("throughline move --resume {session}"),
-            )
-        };
-        Problem::new(Code::Interrupted, detail)
-            .with("session", session.to_string())
-            .with("move", answer["move"].clone())
-            .hint(hint)
     }
 
     fn tell_phases(&self, answer: &Value, told: usize) -> usize {
@@ -446,19 +363,7 @@ impl Drive<'_> {
         }
     }
 
-    /// A server that does not answer is left without its last words only by somebody who says so: to a person here, to a script
-    /// with `--source offline --yes`. Where nobody says so, or somebody says No, the move stays as it is, and goes on if the server
-    /// comes back: to take it back would be to ask the very server that does not answer, and to wait for it.
-    fn leave_silent(&self, answer: &Value) -> Answer<Value> {
-        let silence = Silence::of(self.api, answer)?;
-        if self.ctx.is_unattended() && self.args.source != "offline" {
-            return Err(silence.problem());
-        }
-        silence.is_left(|question| self.ctx.confirm(question))?;
-        self.decided(answer, true)
-    }
-
-    fn decided(&self, answer: &Value, goes_on: bool) -> Answer<Value> {
+    pub(super) fn decided(&self, answer: &Value, goes_on: bool) -> Answer<Value> {
         if !goes_on {
             return self.api.ask(Call::post(&self.path(answer, "/abort"), &json!({})));
         }
@@ -499,7 +404,7 @@ impl Drive<'_> {
     }
 
     /// The newest move of the session that this node knows of.
-    fn find(&self) -> Answer<Value> {
+    pub(super) fn find(&self) -> Answer<Value> {
         let moves = self.api.get("/v1/moves")?;
         let session = self.session.to_string();
         let mut own =
@@ -539,11 +444,6 @@ fn finished(found: &Value) -> Answer<Option<Value>> {
     }
 }
 
-/// Whether a move asks to leave a server behind that does not answer.
-fn asks_to_leave(answer: &Value) -> bool {
-    view::text(answer, "/state") == "needs-confirmation" && view::text(answer, "/phase") == "freeze"
-}
-
 /// Whether a move that may still be taken back goes on without the server that holds the session.
 fn leaves_its_source(open: &Value) -> bool {
     view::text(open, "/source") == "offline" && view::at(open, "/handoff").is_null()
@@ -565,17 +465,6 @@ fn lacking(answer: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_question_about_a_silent_server_is_one_to_leave_it() {
-        let mut answer = json!({"state": "needs-confirmation", "phase": "freeze"});
-        assert!(asks_to_leave(&answer));
-        // Tools that the target lacks cut nothing off.
-        answer["phase"] = "handoff".into();
-        assert!(!asks_to_leave(&answer));
-        answer = json!({"state": "running", "phase": "freeze"});
-        assert!(!asks_to_leave(&answer));
-    }
 
     #[test]
     fn a_move_that_leaves_its_source_does_so_until_it_is_signed() {

@@ -4,6 +4,7 @@ use serde_json::Value;
 use throughline_protocol::code::Code;
 use throughline_protocol::id::Principal;
 
+use crate::api::error::Problem;
 use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
@@ -46,40 +47,7 @@ pub(super) fn report(answer: Value, names: &Names) -> Outcome {
             };
             page.plain(format!("{to} holds {session}.  {next}"));
         }
-        "waiting" if view::text(&answer, "/phase") == "rollback" => {
-            page.mark(
-                Mark::Note,
-                format!(
-                    "waiting: {from} does not answer, and may stand still for this move until it hears that it is off. \
-                     Nothing is signed; {from} is still the holder."
-                ),
-            );
-            page.plain(format!(
-                "ask again: throughline move --resume {session}   give {from} up: throughline move --abort {session} \
-                 --source offline"
-            ));
-        }
-        "waiting" if view::at(&answer, "/handoff").is_null() => {
-            let why = view::text(&answer, "/error/detail");
-            page.mark(
-                Mark::Note,
-                format!("waiting: {why}. Nothing is signed yet; {from} is still the holder."),
-            );
-            page.plain(format!(
-                "go on: throughline move --resume {session}   roll back: throughline move --abort {session}"
-            ));
-        }
-        "waiting" => {
-            page.mark(
-                Mark::Note,
-                format!(
-                    "sent, no reply from {to}. {from} stays frozen: waiting costs time, never correctness."
-                ),
-            );
-            page.plain(format!(
-                "it is asked which epoch it holds, and the move ends: throughline move --resume {session}"
-            ));
-        }
+        "waiting" => waiting(&mut page, &answer, names),
         state @ ("aborted" | "rolled-back") => taken_back(&mut page, &answer, state, names),
         "held" => {
             let holder = names.who(view::text(&answer, "/to/peer"));
@@ -94,6 +62,57 @@ pub(super) fn report(answer: Value, names: &Names) -> Outcome {
     page.plain(format!("session {}", view::text(&answer, "/session")));
     let exit = exit(&answer);
     Outcome::done(answer, page).exit(exit)
+}
+
+/// A move that waits for somebody who is not heard, and how it goes on.
+fn waiting(page: &mut Page, answer: &Value, names: &Names) {
+    let (from, to) = (called(answer, "/from/peer", names), called(answer, "/to/peer", names));
+    let session = format::short(view::text(answer, "/session"));
+    if view::text(answer, "/phase") == "rollback" {
+        page.mark(
+                Mark::Note,
+                format!(
+                    "waiting: {from} does not answer, and may stand still for this move until it hears that it is off. \
+                     Nothing is signed; {from} is still the holder."
+                ),
+            );
+        page.plain(format!(
+                "ask again: throughline move --resume {session}   give {from} up: throughline move --abort {session} \
+                 --source offline"
+            ));
+    } else if view::at(answer, "/handoff").is_null() {
+        let why = view::text(answer, "/error/detail");
+        page.mark(Mark::Note, format!("waiting: {why}. Nothing is signed yet; {from} is still the holder."));
+        page.plain(format!(
+            "go on: throughline move --resume {session}   roll back: throughline move --abort {session}"
+        ));
+    } else {
+        page.mark(
+            Mark::Note,
+            format!("sent, no reply from {to}. {from} stays frozen: waiting costs time, never correctness."),
+        );
+        page.plain(format!(
+            "it is asked which epoch it holds, and the move ends: throughline move --resume {session}"
+        ));
+    }
+}
+
+/// Ctrl-C ended the command, not the move, which `goes_on` as these words say.
+pub(super) fn left_open(answer: &Value, goes_on: &str) -> Problem {
+    let session = view::text(answer, "/session");
+    let resume = format!("throughline move --resume {session}");
+    let (detail, hint) = if view::at(answer, "/handoff").is_null() {
+        (
+            format!("the move {goes_on}, and the session stays frozen until the move ends or is taken back"),
+            format!("{resume}, or to take it back: throughline move --abort {session}"),
+        )
+    } else {
+        (format!("the handoff is signed, and the move {goes_on}: there is no way back"), resume)
+    };
+    Problem::new(Code::Interrupted, detail)
+        .with("session", session)
+        .with("move", answer["move"].clone())
+        .hint(hint)
 }
 
 /// Both servers, each with its name and enough of its key.
@@ -199,6 +218,21 @@ mod tests {
         answer["from"]["peer"] = "server-a".into();
         let shown = report(answer, &Names::default()).page.render(Styles::plain());
         assert!(shown.contains("throughline revoke server-a"), "{shown}");
+    }
+
+    #[test]
+    fn ctrl_c_leaves_a_move_behind_and_says_how_it_ends() {
+        let mut answer = json!({"state": "running", "session": "S", "move": "M", "handoff": null});
+        let told = left_open(&answer, "goes on in the node");
+        assert_eq!((told.code(), told.fact("move")), (Code::Interrupted, Some(&"M".into())));
+        assert!(told.detail().contains("goes on in the node, and the session stays frozen"), "{told}");
+        let hint = told.fact("hint").and_then(Value::as_str).unwrap_or_default();
+        assert!(hint.contains("--resume S") && hint.contains("--abort S"), "{hint}");
+        // Once the handoff is signed nothing takes it back.
+        answer["handoff"] = json!({"seq": 4});
+        let told = left_open(&answer, "stands as it is");
+        let hint = told.fact("hint").and_then(Value::as_str).unwrap_or_default();
+        assert!(hint.contains("--resume S") && !hint.contains("--abort"), "{hint}");
     }
 
     #[test]

@@ -129,8 +129,8 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
 }
 
 /// Ctrl-C ends the command. A node that has the whole file takes it in to its last line all the same.
-fn left_to_the_node(api: &Api<'_>, problem: Problem) -> Problem {
-    if problem.code() != Code::Interrupted || api.is_in_process() {
+fn left_to_the_node(problem: Problem) -> Problem {
+    if problem.code() != Code::Interrupted {
         return problem;
     }
     let detail = "interrupted: once the node has the whole file it takes it in to its last line; before that nothing came in";
@@ -201,7 +201,7 @@ fn transcript(ctx: &Context, args: &ImportArgs, api: &Api<'_>, ids: Ids) -> Answ
     // The sub-agents first: their lengths tell where the transcript begins.
     let parts = agents.into_iter().map(|(_, part)| part).chain([Part::open(&args.file)?]).collect();
     let mut answer = upload::parts(ctx, api, "import", parts, &path, "application/jsonl", &[])
-        .map_err(|problem| left_to_the_node(api, problem))?;
+        .map_err(|problem| if api.is_in_process() { problem } else { left_to_the_node(problem) })?;
     tell_left_out(&mut answer, &left_out, tool_results);
     if ids == Ids::NotYet {
         throwaway::forget_ids(&mut answer);
@@ -381,6 +381,14 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    #[test]
+    fn ctrl_c_does_not_end_what_the_node_has_whole() {
+        let told = left_to_the_node(Problem::from(Code::Interrupted));
+        assert!(told.detail().contains("takes it in to its last line"), "{told}");
+        assert!(told.fact("hint").is_some_and(|hint| hint.to_string().contains("the same file again")));
+        assert_eq!(left_to_the_node(Problem::from(Code::Quota)).code(), Code::Quota);
+    }
 
     fn detected(bytes: &[u8]) -> Result<Format, Code> {
         let mut file = tempfile::NamedTempFile::new().unwrap();

@@ -1,4 +1,4 @@
-//! The commands, one file each (and one for what a move ends with); [`run`] is the only place that knows all of them.
+//! The commands, one file each (and for a move one for what it ends with, one for leaving its holder); [`run`] is the only place that knows all of them.
 
 pub(super) mod about;
 pub(super) mod anchor;
@@ -15,6 +15,7 @@ pub(super) mod fork;
 pub(super) mod fsck;
 pub(super) mod grant;
 pub(super) mod handoff;
+mod handoff_leave;
 mod handoff_report;
 pub(super) mod id;
 pub(super) mod import;
