@@ -10,8 +10,10 @@ use throughline_node::api::openapi::{self, ROUTES, Route};
 use throughline_protocol::build::sign;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::{Body, Entry, Handoff};
+use throughline_protocol::id::{Epoch, SessionId};
 use throughline_protocol::testing::key;
 use throughline_protocol::ticket::{PeerTicket, Ticket};
+use throughline_store::{SessionState, SetState};
 
 use super::{Home, begun, of, response};
 use crate::api::home::{place, trigger};
@@ -190,19 +192,30 @@ async fn moves(asked: &Asked) {
     throughline_node::moves::attach(&asked.home.node).unwrap();
     let (session, _) = begun(&asked.home, "moved").await;
     let begin = "/v1/sessions/{session}/moves";
+    let held = asked.post(begin, &[&session], &json!({"to": "self"})).await;
+    assert_eq!((&held["state"], &held["move"]), (&json!("held"), &Value::Null), "{held}");
+    // A holder that stands still for a move which nobody drives is handed its session anew.
+    let to = SessionState::Frozen { epoch: Epoch::ZERO, move_id: [5; 16] };
+    let id: SessionId = session.parse().unwrap();
+    let at = throughline_node::core::now();
+    asked.home.node.store().run(SetState { session: id, from: SessionState::Active, to, at }).unwrap();
     for to in ["self".to_owned(), key("stranger").principal().to_string()] {
-        let body = json!({"to": to, "dryRun": true});
+        let body = json!({"to": to, "source": "offline", "dryRun": true});
         let told = asked.post(begin, &[&session], &body).await;
         assert_eq!(told["state"], if to == "self" { "planned" } else { "needs-grant" });
     }
-    let begun = asked.post(begin, &[&session], &json!({"to": "self"})).await;
+    let begun = asked
+        .post(begin, &[&session], &json!({"to": "self", "source": "offline", "timeoutMs": 30_000}))
+        .await;
     let fill = [session.as_str(), begun["move"].as_str().unwrap()];
     assert_eq!(settled(asked, &fill).await["state"], "needs-handoff");
-    asked.post(&format!("{MOVE}/resume"), &fill, &json!({})).await;
+    asked.post(&format!("{MOVE}/resume"), &fill, &json!({"timeoutMs": 30_000})).await;
     asked.post(&format!("{MOVE}/abort"), &fill, &json!({"source": "auto"})).await;
     assert_eq!(settled(asked, &fill).await["state"], "aborted");
 
-    let begun = asked.post(begin, &[&session], &json!({"to": "self"})).await;
+    let begun = asked
+        .post(begin, &[&session], &json!({"to": "self", "source": "offline", "timeoutMs": 30_000}))
+        .await;
     let fill = [session.as_str(), begun["move"].as_str().unwrap()];
     let shown = settled(asked, &fill).await;
     assert_eq!(shown["state"], "needs-handoff", "{shown}");
