@@ -85,6 +85,7 @@ async fn a_note_that_others_may_write_is_not_read() {
     assert_eq!(find(&place.dirs).await, None);
 }
 
+// The listener of the place needs the runtime.
 #[tokio::test]
 async fn who_is_locked_out_is_told_by_whom_and_where_it_answers() {
     let place = place();
