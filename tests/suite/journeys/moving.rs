@@ -330,7 +330,14 @@ fn publish_shows_what_the_holder_has_and_publishes_nothing_else() -> Result<()> 
     let World { lab: _lab, desktop, server_a, server_b: _server_b, owner } = World::new()?;
     let session = super::begin(&server_a, &format!("hm://{owner}/scout"), "work on this")?;
     desktop.home().json(&["fetch", &session, "--from", "server-a"])?;
-    let home = desktop.kill()?;
+    let (peer, home) = (desktop.peer_id()?, desktop.stop()?);
+    let is_gone = |peers: &Value| {
+        let rows = peers["items"].as_array();
+        rows.is_some_and(|rows| {
+            rows.iter().all(|row| row["peer"] != peer.as_str() || row["connected"] == false)
+        })
+    };
+    server_a.until_asked("the desktop to be gone", "/v1/peers", is_gone)?;
     for key in ["ev-1", "ev-2", "ev-3"] {
         append(&server_a, &session, key, &response("a token: 1234"))?.expect(201)?;
     }

@@ -1,4 +1,5 @@
-//! The commands, one file each (and for a move one for what it ends with, one for leaving its holder); [`run`] is the only place that knows all of them.
+//! The commands, one file each; beside them what a move ends with, leaving its holder, and what `publish` counts. [`run`] is the only place that
+//! knows all of them.
 
 pub(super) mod about;
 pub(super) mod anchor;
@@ -21,6 +22,7 @@ pub(super) mod id;
 pub(super) mod import;
 pub(super) mod init;
 pub(super) mod key;
+mod leaving;
 pub(super) mod list;
 pub(super) mod log;
 pub(super) mod peer;

@@ -5,11 +5,10 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use throughline_protocol::car::session::{SessionItem, SessionReader};
 use throughline_protocol::code::Code;
 use throughline_protocol::id::{EntryCid, SessionId};
 
-use crate::api::client::Call;
+use super::leaving::{Leaving, count};
 use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
 use crate::cli::context::Context;
@@ -18,7 +17,7 @@ use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner, Reach};
 use crate::cli::page::{Mark, Page};
 use crate::cli::watch::watched;
-use crate::cli::{format, resolve, sub_sessions, upload, view};
+use crate::cli::{format, resolve, sub_sessions, view};
 
 /// How often the note is signed under `--yes` while others append: each time on what was shown just before.
 const SIGN_TRIES: u32 = 5;
@@ -42,21 +41,6 @@ pub(crate) struct PublishArgs {
     /// How the owner key is opened
     #[command(flatten)]
     pub(crate) owner: OwnerArgs,
-}
-
-/// What would leave.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Leaving {
-    entries: u64,
-    payloads: u64,
-    files: u64,
-    bytes: u64,
-}
-
-impl Leaving {
-    fn to_json(self) -> Value {
-        json!({"entries": self.entries, "payloads": self.payloads, "fileBlocks": self.files, "bytes": self.bytes})
-    }
 }
 
 /// A session as it was shown. Nothing above its tip leaves.
@@ -97,7 +81,8 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     }
     publishing.confirm()?;
     let owner = Owner::unlock(ctx, args.owner)?;
-    for _ in 0..SIGN_TRIES {
+    let mut tries = 1;
+    loop {
         let problem = match publishing.sign(&owner, &seen)? {
             Signed::Done { head, note, answer } => return publishing.report(&seen, &head, note, &answer),
             Signed::Moved(problem) => problem,
@@ -111,17 +96,12 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
         if let Some(base) = args.base {
             publishing.expect_base(&now, base)?;
         }
+        if ctx.is_unattended() && tries == SIGN_TRIES {
+            return Err(publishing.too_busy(&now));
+        }
         publishing.confirm()?;
-        seen = now;
+        (seen, tries) = (now, tries + 1);
     }
-    let what = format!(
-        "the head moved {SIGN_TRIES} times while the note was signed, and is seq {} now: nothing was published",
-        seen.seq()
-    );
-    Err(Problem::new(Code::HeadMoved, what)
-        .with("session", session.to_string())
-        .with("head", seen.head())
-        .hint(format!("throughline publish {session}, once the holder is less busy")))
 }
 
 impl Seen {
@@ -265,7 +245,18 @@ impl Publishing<'_> {
         if self.ctx.confirm("Publish?")? {
             return Ok(());
         }
-        Err(Problem::new(Code::Interrupted, "not published: the answer was no; nothing was published"))
+        Err(Problem::new(Code::Interrupted, "not published: the answer was no"))
+    }
+
+    fn too_busy(&self, seen: &Seen) -> Problem {
+        let what = format!(
+            "the head moved {SIGN_TRIES} times while the note was signed, and is seq {} now: nothing was published",
+            seen.seq()
+        );
+        Problem::new(Code::HeadMoved, what)
+            .with("session", self.session.to_string())
+            .with("head", seen.head())
+            .hint(format!("throughline publish {}, once the holder is less busy", self.session))
     }
 
     /// The note on what was shown, then the Ref on the note. A session that is public already has its note.
@@ -418,26 +409,6 @@ fn reach(seq: u64, shown: &Value) -> String {
         class => format!("and no further: the holder made it {class} again"),
     };
     format!("public through seq {seq}{pending}, {onward}")
-}
-
-/// Counts what a peer could ask for from then on, by reading it as a peer would: as the session's CAR, pending entries and all.
-fn count(api: &Api<'_>, session: SessionId) -> Answer<Leaving> {
-    let path = view::path(&format!("/v1/sessions/{session}/entries"), &[("payloads", Some("all"))]);
-    let mut reply = api.open(Call::get(&path).header("accept", upload::CAR))?;
-    let (mut reader, mut leaving) = (SessionReader::new(), Leaving::default());
-    while let Some(piece) = api.chunk(&mut reply)? {
-        leaving.bytes = leaving.bytes.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
-        reader.push(&piece);
-        while let Some(item) = reader.next() {
-            match item.map_err(Problem::from)? {
-                SessionItem::Genesis(_) | SessionItem::Entry(_) => leaving.entries += 1,
-                SessionItem::Payload { .. } => leaving.payloads += 1,
-                SessionItem::Config { .. } | SessionItem::File { .. } => leaving.files += 1,
-                SessionItem::Control(_) => {}
-            }
-        }
-    }
-    Ok(leaving)
 }
 
 #[cfg(test)]
