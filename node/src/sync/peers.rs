@@ -217,13 +217,15 @@ fn check_alias(alias: &str) -> Answer<()> {
 
 #[cfg(test)]
 mod tests {
+    use throughline_protocol::testing;
+
     use super::*;
 
     fn peer(alias: &str) -> KnownPeer {
         KnownPeer {
             alias: alias.to_owned(),
-            principal: Principal::from_key([1; 32]),
-            peer: Principal::from_key([2; 32]),
+            principal: testing::key("server-a").principal(),
+            peer: testing::key("server-a's connections").principal(),
             addrs: vec!["/ip4/127.0.0.1/tcp/4747".parse().unwrap()],
         }
     }
