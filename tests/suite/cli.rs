@@ -384,7 +384,9 @@ fn a_peer_is_called_by_its_name_wherever_its_key_is_shown() {
     let (ticket, key) = (node["ticket"].as_str().unwrap(), node["principal"].as_str().unwrap());
     desktop.ok(&["peer", "add", "server-b", ticket]);
     let granted = desktop.ok(&["grant", "server-b"]);
-    assert_eq!(granted["told"], json!({"peers": 1, "pending": 0}), "the server runs: {granted}");
+    // Whether this command has met the server by then is a matter of time: it is told now, or waits to be.
+    let told = |what: &str| granted["told"][what].as_u64().unwrap();
+    assert_eq!(told("peers") + told("pending"), 1, "{granted}");
     let again = desktop.ok(&["grant", "server-b"]);
     assert_eq!((&again["unchanged"], &again["told"]["peers"]), (&json!(true), &json!(0)), "{again}");
     let transcript = repository().join("examples/sessions/claude-code.jsonl").display().to_string();
