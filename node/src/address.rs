@@ -83,7 +83,8 @@ pub(crate) fn locked(dirs: &Dirs) -> Problem {
     };
     detail.push_str(&format!("; its API is at {}, where it does not answer from here", socket.display()));
     let socket = crate::dirs::shell_word(&socket);
-    Problem::new(Code::Locked, detail).hint(format!("throughline --api unix:{socket} status"))
+    Problem::new(Code::Locked, detail)
+        .hint(format!("throughline --api unix:{socket} status; if that does not answer either: kill {pid}"))
 }
 
 /// Who wrote the note and what it names, while that process is the last that took the lock.

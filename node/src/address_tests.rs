@@ -94,7 +94,12 @@ async fn who_is_locked_out_is_told_by_whom_and_where_it_answers() {
     let of_a_node = locked(&place.dirs);
     assert!(of_a_node.detail().contains(&format!("process {own} holds")), "{}", of_a_node.detail());
     assert!(of_a_node.detail().contains("throughline serve; its API is at"), "{}", of_a_node.detail());
-    assert_eq!(hint(&of_a_node), format!("throughline --api unix:{} status", place.socket().display()));
+    let socket = place.socket();
+    let asked = format!(
+        "throughline --api unix:{} status; if that does not answer either: kill {own}",
+        socket.display()
+    );
+    assert_eq!(hint(&of_a_node), asked);
     remove(&place.dirs);
     let of_a_command = locked(&place.dirs);
     assert_eq!(hint(&of_a_command), format!("wait until it ends, or: kill {own}"));

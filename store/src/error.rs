@@ -182,7 +182,9 @@ pub enum AdoptError {
         tip: Option<Mark>,
     },
     /// Capabilities or tombstones of the owner came after the segment was judged.
-    #[error("grants or revocations of the owner came meanwhile")]
+    #[error(
+        "expected the grants and revocations that it was judged under, others of the owner came meanwhile: try again"
+    )]
     ControlsMoved,
     /// The session is frozen for a handoff: only an entry that opens a later epoch may follow.
     #[error("the session is frozen at epoch {epoch}")]

@@ -2,7 +2,8 @@
 //! the local HTTP API.
 //!
 //! It knows the product from outside only: arguments, exit codes, streams, HTTP, and the wire. It never opens a store, and
-//! never links the node, so that what passes here passes for everybody. Nothing sleeps: a wait ends with an event or at [`LIMIT`].
+//! never links the node, so that what passes here passes for everybody. Nothing sleeps: a wait ends with an event, with an answer
+//! that is asked for again and again, or at [`LIMIT`].
 //!
 //! ```text
 //! Lab ── Home (a directory of its own) ──┬─ Invocation ─▶ Ran      one command: exit code, both streams

@@ -23,15 +23,25 @@ fn answer(home: &Path, run: &str, args: &[&str]) -> (Option<i32>, Value) {
     (output.status.code(), object.unwrap_or_else(|_| panic!("{args:?}: {output:?}")))
 }
 
+/// A node that serves; it ends with the test, however that ends.
+struct Node(Child);
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A node that serves, once it is ready.
-fn serve(home: &Path, run: &str) -> Child {
+fn serve(home: &Path, run: &str) -> Node {
     let words = ["serve", "--listen", "/ip4/127.0.0.1/tcp/0", "--http", "off"];
-    let mut child = xdg(home, run, &words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut node = Node(xdg(home, run, &words).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(node.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(ready["kind"], "ready", "{ready}");
-    child
+    node
 }
 
 #[test]
@@ -54,11 +64,11 @@ fn the_running_node_is_found_from_a_shell_with_another_run_directory() {
     let (rc, stopped) = answer(home, "two", &["stop", "--timeout", "1s"]);
     assert_eq!((rc, &stopped["error"]["code"]), (Some(10), &json!("E_LOCKED")), "{stopped}");
     let hint = stopped["error"]["hint"].as_str().unwrap();
-    assert_eq!(hint, format!("wait until it ends, or: kill {}", node.id()));
+    assert_eq!(hint, format!("wait until it ends, or: kill {}", node.0.id()));
     fs::write(&note, written).unwrap();
     let (rc, stopped) = answer(home, "two", &["stop"]);
     assert_eq!((rc, &stopped["wasRunning"]), (Some(0), &json!(true)), "{stopped}");
-    assert_eq!(node.wait().unwrap().code(), Some(0));
+    assert_eq!(node.0.wait().unwrap().code(), Some(0));
     assert!(!note.exists());
     assert_eq!(answer(home, "two", &["stop"]).1["wasRunning"], false);
 }

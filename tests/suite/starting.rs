@@ -129,7 +129,12 @@ fn serve_listens_on_one_port_of_both_families() {
     let place = tempfile::tempdir().unwrap();
     let cli = home(&place, "d");
     cli.init_owner();
-    let free = UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let free = (0..64).find_map(|_| {
+        let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let port = udp.local_addr().unwrap().port();
+        TcpListener::bind(("0.0.0.0", port)).is_ok().then_some(port)
+    });
+    let free = free.expect("a port that is free for both");
     let mut listen = vec![format!("/ip4/0.0.0.0/udp/{free}/quic-v1"), format!("/ip4/0.0.0.0/tcp/{free}")];
     // Not every machine has IPv6.
     if UdpSocket::bind("[::1]:0").is_ok() {

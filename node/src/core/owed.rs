@@ -56,11 +56,10 @@ impl Applied {
         self.failed = self.failed.take().or(other.failed);
     }
 
-    /// What is noted of sessions: those that wait, and those of `marked` that were judged.
-    fn noted(&self, marked: &BTreeMap<SessionId, Wait>) -> BTreeMap<SessionId, Option<Wait>> {
-        let done =
-            marked.keys().filter(|session| self.judged.contains(session)).map(|session| (*session, None));
-        done.chain(self.waiting.iter().map(|(session, wait)| (*session, Some(*wait)))).collect()
+    /// What is noted of sessions: those that wait. The mark of one that was judged went with that, in the session's turn; to take
+    /// it away here could be to take away one that came since.
+    fn noted(&self) -> BTreeMap<SessionId, Option<Wait>> {
+        self.waiting.iter().map(|(session, wait)| (*session, Some(*wait))).collect()
     }
 }
 
@@ -102,7 +101,7 @@ impl Node {
                 applied.take(session, self.judge_and_tell(session, None));
             }
         }
-        let sessions = applied.noted(&owed.sessions);
+        let sessions = applied.noted();
         self.store().run(NoteJudged { owner, tombstones: owed.tombstones, sessions })?;
         Ok(applied)
     }
@@ -114,19 +113,19 @@ impl Node {
     pub(super) fn judge_waiting(&self, owner: Principal, again: Again) -> Answer<Applied> {
         let reader = self.reader()?;
         let marked = reader.to_judge(owner)?.sessions;
-        let mut applied = Applied::default();
+        let (mut applied, mut sessions) = (Applied::default(), BTreeMap::new());
         for (session, wait) in &marked {
             if again == Again::NotDamaged && *wait == Wait::Mend {
                 continue;
             }
-            if reader.session(*session).is_ok_and(|row| row.is_none()) {
+            if reader.session(*session).is_ok_and(|row| row.is_none_or(|row| row.owner != owner)) {
                 // A mark of nothing goes.
-                applied.judged.insert(*session);
+                sessions.insert(*session, None);
                 continue;
             }
             applied.take(*session, self.judge_and_tell(*session, None));
         }
-        let sessions = applied.noted(&marked);
+        sessions.extend(applied.noted());
         if !sessions.is_empty() {
             self.store().run(NoteJudged { owner, tombstones: Vec::new(), sessions })?;
         }

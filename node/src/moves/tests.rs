@@ -662,7 +662,10 @@ async fn who_asks_says_how_long_a_server_may_be_silent() {
     // The same for a move that was begun without saying so.
     bench.wires.revive(&bench.a);
     let (session, id) = named(&begun);
-    bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    // The move kept its patience, and what is to be heard now takes as long as it takes.
+    let hears = bench.desk().patient(Some(Duration::from_secs(600)));
+    let told = hears.abort(session, id, Leave::Auto).await.unwrap();
+    assert_eq!(told["state"], "aborted", "{told:#}");
     let begun = bench.desk().begin(begin).await.unwrap();
     bench.until(&begun, &["needs-handoff"]).await;
     bench.wires.kill(&bench.a);

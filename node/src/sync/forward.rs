@@ -86,7 +86,8 @@ fn unanswered(session: SessionId, holder: Principal, why: Problem) -> Problem {
         "expected an answer of {}, which holds the session, got none: it may have put the entry in order or not",
         holder.short()
     );
-    Problem::new(why.code(), what)
+    // Also where the stream broke: `E_UNREACHABLE` would say that nothing was changed.
+    Problem::new(Code::Timeout, what)
         .with("session", session.to_string())
         .with("holder", holder.to_string())
         .hint("send this again once the holder is back: it is in order once in any case")

@@ -307,7 +307,9 @@ fn publishing_works_through_the_holder_and_names_the_head_that_everybody_sees() 
     let third = desktop.json(&["publish", &session, "--no-input"])?;
     assert_eq!((&third["unchanged"], &third["note"]), (&true.into(), &serde_json::Value::Null), "{third}");
     assert_eq!((&third["ref"], &third["head"]), (&again["ref"], &again["head"]), "{third}");
-    assert_eq!(again["unchanged"], false, "{again}");
+    assert_eq!((&again["unchanged"], &third["dryRun"]), (&false.into(), &false.into()), "{again} {third}");
+    let tried = desktop.json(&["publish", &session, "--dry-run"])?;
+    assert_eq!((&tried["unchanged"], &tried["dryRun"]), (&true.into(), &true.into()), "{tried}");
     let told = desktop.cli(&["publish", &session, "--no-input"]).run()?;
     assert!(told.stdout.contains(&format!("= already public through seq {}", seq + 1)), "{}", told.stdout);
 

@@ -199,7 +199,7 @@ pub const ROUTES: &[Route] = &[
         gives: &[as_json("answer.evidence")],
         statuses: DONE,
     },
-    get("/v1/control", &[OWNER], &[as_json("Control")], "Capabilities, tombstones and Refs of an owner"),
+    get("/v1/control", &[OWNER], &[as_json("Control")], "Capabilities and tombstones of an owner"),
     get(
         "/v1/capabilities",
         &[DELEGATE, SESSION, GRANT_STATE],

@@ -82,7 +82,7 @@ pub(crate) fn run(ctx: &Context, args: &GrantArgs) -> Answer<Outcome> {
     // Whoever can be reached is to hear of it now.
     let api = ctx.api_with_network()?;
     let peer = resolve::peer(&api, &args.peer)?;
-    peers::check_key(&peer.principal)?;
+    peers::check_key(&peer.principal, Code::Usage)?;
     let account = owner::file(ctx)?.principal();
     let path = match (&args.agent, &args.session) {
         (Some(agent), _) if agent.account() != account => {

@@ -429,7 +429,9 @@ fn target(api: &Api<'_>, to: &str) -> Answer<Peer> {
 /// `E_MOVE_STATE` for one that was taken back: nothing moves, and nothing would go on.
 fn finished(found: &Value) -> Answer<Option<Value>> {
     match view::text(found, "/state") {
-        "done" | "superseded" => Ok(Some(found.clone())),
+        "done" => Ok(Some(found.clone())),
+        // A later handoff counts: there is nothing to go on with, and nothing to do again.
+        "aborted" | "rolled-back" if !view::at(found, "/supersededBy").is_null() => Ok(Some(found.clone())),
         "aborted" | "rolled-back" => {
             let (session, to) = (view::text(found, "/session"), view::text(found, "/to/peer"));
             let detail = format!(
@@ -484,6 +486,9 @@ mod tests {
             let refused = finished(&found).unwrap_err();
             assert_eq!((refused.code(), refused.fact("move")), (Code::MoveState, Some(&"M".into())));
             assert_eq!(refused.fact("hint"), Some(&"throughline move S --to server-b".into()));
+            let mut overtaken = found.clone();
+            overtaken["supersededBy"] = json!({"epoch": 2});
+            assert_eq!(finished(&overtaken).unwrap(), Some(overtaken.clone()));
         }
         for state in ["running", "waiting", "needs-handoff", "needs-confirmation"] {
             found["state"] = state.into();

@@ -19,7 +19,7 @@ impl Drive<'_> {
         if view::text(&told, "/state") == "needs-grant" {
             told["error"] = self.grant_missing(peer).to_json();
         }
-        let is_left = self.args.source == "offline" && view::text(&told, "/state") != "held";
+        let is_left = self.args.source == "offline" && leaves_holder(&told);
         let silence = is_left.then(|| Silence::unasked(self.api, &told, &peer.word())).transpose()?;
         if let Some(silence) = &silence {
             told["without"] = silence.facts();
@@ -55,8 +55,12 @@ impl Drive<'_> {
             }
             answer => answer?,
         };
-        if view::text(&planned, "/state") == "held" || view::at(&planned, "/from/principal").is_null() {
+        if !leaves_holder(&planned) {
             return Ok(());
+        }
+        if view::text(&planned, "/state") == "needs-grant" && !self.ctx.can_ask() {
+            // A yes would only lead there.
+            return Err(self.grant_missing(peer));
         }
         let silence = Silence::unasked(self.api, &planned, &peer.word())?;
         match self.ctx.confirm(&silence.question()) {
@@ -89,6 +93,11 @@ impl Drive<'_> {
     }
 }
 
+/// Whether a planned move leaves a holder behind.
+fn leaves_holder(planned: &Value) -> bool {
+    view::text(planned, "/state") != "held" && !view::at(planned, "/from/principal").is_null()
+}
+
 /// Whether a move asks to leave a server behind that does not answer.
 pub(super) fn asks_to_leave(answer: &Value) -> bool {
     view::text(answer, "/state") == "needs-confirmation" && view::text(answer, "/phase") == "freeze"
@@ -97,6 +106,15 @@ pub(super) fn asks_to_leave(answer: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_that_nobody_else_holds_is_left_by_nobody() {
+        let mut planned = json!({"state": "planned", "from": {"principal": "z6Mk"}});
+        assert!(leaves_holder(&planned));
+        planned["state"] = "held".into();
+        assert!(!leaves_holder(&planned));
+        assert!(!leaves_holder(&json!({"state": "planned", "from": {"principal": null}})));
+    }
 
     #[test]
     fn only_the_question_about_a_silent_server_is_one_to_leave_it() {

@@ -170,6 +170,10 @@ fn after_taking_back(answer: &Value, from: &str) -> String {
             "{from} stands still for another move, and appends nothing until the session is handed over"
         ),
         "retired" => format!("the session was handed over meanwhile, and {from} knows that"),
+        "superseded" => {
+            "the handoff was signed, and one of a later epoch counts: the session is where that one gave it"
+                .to_owned()
+        }
         _ => format!("{from} goes on as if nothing had happened"),
     }
 }
@@ -179,7 +183,7 @@ fn exit(answer: &Value) -> Exit {
     match view::text(answer, "/state") {
         "done" | "held" | "planned" | "running" | "needs-confirmation" | "needs-handoff" => Exit::Done,
         "waiting" => Exit::Unreachable,
-        "aborted" => Exit::Done,
+        "aborted" if view::at(answer, "/supersededBy").is_null() => Exit::Done,
         _ => {
             let code = view::text(answer, "/error/code").parse::<Code>();
             code.map_or(Exit::Conflict, |code| outcome::of(code).0)
@@ -203,6 +207,8 @@ mod tests {
             (json!({"state": "rolled-back", "error": {"code": "E_TIMEOUT"}}), Exit::Unreachable),
             (json!({"state": "rolled-back", "error": {"code": "E_REFUSED"}}), Exit::Refused),
             (json!({"state": "rolled-back"}), Exit::Conflict),
+            (json!({"state": "aborted"}), Exit::Done),
+            (json!({"state": "aborted", "supersededBy": {"epoch": 2}}), Exit::Conflict),
             (json!({"state": "elsewhere"}), Exit::Conflict),
         ] {
             assert_eq!(exit(&answer), expected, "{answer}");

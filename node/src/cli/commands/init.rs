@@ -137,7 +137,7 @@ pub(crate) fn make(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
     let asked_role = asked_role.map_err(|error| refusal::usage(error.to_string()))?;
     let role = asked_role.unwrap_or(before.node.role);
     if let Some(OwnerChoice::Of(asked)) = args.owner {
-        peers::check_key(&asked)?;
+        peers::check_key(&asked, Code::Usage)?;
     }
     let choice = match settle(args.owner, role, had_node, owner_file.as_ref(), configured) {
         Err(problem) => instead(ctx, args.owner, owner_file.as_ref(), configured, problem)?,
@@ -200,7 +200,7 @@ pub(crate) fn make(ctx: &Context, args: &InitArgs) -> Answer<Outcome> {
 }
 
 /// Another owner than the one that the config names, where nothing would be left without one: no owner key is here, no session, and
-/// nothing that the owner signed. So a name that was mistyped can be set right.
+/// no grant or revocation that the owner signed. So a name that was mistyped can be set right.
 fn instead(
     ctx: &Context,
     asked: Option<OwnerChoice>,
@@ -211,6 +211,10 @@ fn instead(
     let (Some(choice @ OwnerChoice::Of(_)), None, Some(has)) = (asked, file, configured) else {
         return Err(refused);
     };
+    if !ctx.is_initialised() {
+        // The config was written by hand, and there is nothing yet that it could be the owner of.
+        return Ok(choice);
+    }
     let api = ctx.api()?;
     let sessions = api.get("/v1/sessions?limit=1")?;
     let signed = api.get(&view::path("/v1/control", &[("owner", Some(&has.to_string()))]))?;

@@ -40,8 +40,11 @@ pub(crate) fn unpin(ctx: &Context, args: &PinArgs) -> Answer<Outcome> {
     if !alone.is_empty() {
         let question = format!("{}: let go of what may be the only copy?", alone.join("; "));
         if !ctx.confirm(&question)? {
-            return Err(Problem::new(Code::Prompt, "nothing was let go")
-                .hint("throughline export S -o FILE.car, or throughline move S --to PEER"));
+            return Err(Problem::new(
+                Code::Interrupted,
+                "not let go: the answer was no; nothing was changed",
+            )
+            .hint("throughline export S -o FILE.car, or throughline move S --to PEER"));
         }
     }
     each(ctx, args, Method::DELETE, "unpin", "let go; it stays until space is needed")

@@ -68,7 +68,7 @@ pub(crate) fn run(ctx: &Context, args: &PublishArgs) -> Answer<Outcome> {
     let session = resolve::session(&api, &args.session)?;
     let publishing = Publishing { ctx, api: &api, session };
     owner::file_for(ctx, &publishing.shown()?, || format!("throughline publish {session}"))?;
-    if let Some(outcome) = publishing.unchanged()? {
+    if let Some(outcome) = publishing.unchanged(args.dry_run)? {
         return Ok(outcome);
     }
     let mut seen = publishing.look()?;
@@ -323,13 +323,14 @@ impl Publishing<'_> {
         }
         problem.hint(format!(
             "start the holder and run this again, or hand the session over without it: throughline move {} --to self --source \
-             offline",
-            self.session
+             offline{}",
+            self.session,
+            if self.ctx.is_unattended() { " --yes" } else { "" }
         ))
     }
 
     /// What is said of a session whose owner has published the head that it has: nothing leaves, and there is nothing to sign.
-    fn unchanged(&self) -> Answer<Option<Outcome>> {
+    fn unchanged(&self, dry_run: bool) -> Answer<Option<Outcome>> {
         let facts = self.api.get(&format!("/v1/sessions/{}/anchor", self.session))?;
         let published = view::at(&facts, "/published");
         if view::text(&facts, "/class") != "public" || published.is_null() {
@@ -340,7 +341,7 @@ impl Publishing<'_> {
         let children = self.sub_sessions(&mut page);
         page.plain(format!("session {}", self.session));
         let json = json!({
-            "v": 1, "kind": "publish", "session": self.session.to_string(), "dryRun": false, "head": facts["head"],
+            "v": 1, "kind": "publish", "session": self.session.to_string(), "dryRun": dry_run, "head": facts["head"],
             "note": null, "ref": published, "told": {"peers": 0, "pending": 0}, "secretScan": "none",
             "left": Leaving::default().to_json(), "missingBlocks": 0, "unchanged": true, "subSessions": children,
         });

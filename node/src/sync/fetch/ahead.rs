@@ -69,8 +69,12 @@ impl Ahead {
     }
 }
 
+/// A thread panicked or was taken away.
+pub(super) fn lost() -> Problem {
+    Problem::new(Code::Internal, "a task of the node ended early")
+}
+
 fn joined(making: JoinHandle<Result<MadeAhead, StoreError>>) -> Answer<MadeAhead> {
-    let lost = || Problem::new(Code::Internal, "a task of the node ended early");
     Ok(making.join().map_err(|_| lost())??)
 }
 

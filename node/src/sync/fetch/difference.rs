@@ -27,8 +27,9 @@ use crate::sync::shared::Shared;
 const BATCH: usize = 4_096;
 /// Bytes of an answer that are gathered before they are looked at: some 50,000 blobs of the usual size.
 const GATHERED_BYTES_MAX: u64 = 16 << 20;
-/// Control blobs of one owner in an answer: as many as a store keeps, 8,192 capabilities with 64 tombstones each.
-const CONTROLS_MAX: usize = 8_192 * 65;
+/// Control blobs of one owner in an answer: as many as a store keeps, 8,192 capabilities with 64 tombstones each and
+/// 1,024 tombstones of others.
+const CONTROLS_MAX: usize = 8_192 * 65 + 1_024;
 
 impl Shared {
     /// Fetches and takes in what a peer holds of an owner and this node does not; returns the bytes that came. What the peer is to

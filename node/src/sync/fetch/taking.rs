@@ -13,17 +13,16 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use throughline_protocol::block::Signed;
-use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::id::SessionId;
 use throughline_protocol::verify::Prechecked;
 use throughline_store::MadeAhead;
 
 use super::adopting::expect_room;
-use super::ahead::Ahead;
+use super::ahead::{Ahead, lost};
 use super::pipeline::Room;
 use super::witness::Witness;
-use crate::api::error::{Answer, Problem};
+use crate::api::error::Answer;
 use crate::core::{Arrived, Evaluated, Node};
 use crate::sync::ask::is_of_owner;
 
@@ -204,7 +203,6 @@ impl Taker {
 
     /// Waits until nothing is being taken in. What comes back is to be put there again.
     fn idle(&mut self) -> Answer<Box<Taking>> {
-        let lost = || Problem::new(Code::Internal, "a task of the node ended early");
         match std::mem::replace(&mut self.turn, Turn::Lost) {
             Turn::Idle(taking) => Ok(taking),
             Turn::Busy(_, thread) => {

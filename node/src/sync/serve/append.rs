@@ -79,7 +79,7 @@ fn may_write(mut gate: Gate<'_>, view: &View, signed: &Signed<Entry>) -> Answer<
 /// became then, wherever the session is now.
 fn accepted(entry: &Signed<Entry>, appended: &Appended) -> Answer<AppendAnswer> {
     let first = &appended.answer["entries"][0];
-    let head: EntryCid = first["cid"].as_str().unwrap_or_default().parse()?;
+    let head: EntryCid = first["cid"].as_str().and_then(|cid| cid.parse().ok()).ok_or(Code::StoreCorrupt)?;
     let (seq, epoch) = if head == entry.cid() {
         (entry.value().seq(), entry.value().epoch())
     } else {

@@ -144,6 +144,11 @@ pub(super) fn control(scene: &Scene, owner: Principal, have: &[[u8; 32]], out: &
     for hash in &missing {
         blobs.extend(scene.reader.control_by_hash(hash)?.map(Arc::<[u8]>::from));
     }
+    // Whoever takes them in by parts holds a capability before what revokes it.
+    blobs.sort_by_cached_key(|blob| {
+        let decoded = Decoded::<Control>::decode(Arc::clone(blob));
+        decoded.is_ok_and(|blob| matches!(blob.value(), Control::Tombstone(_)))
+    });
     for frame in pack(ChainAnswer::Control, blobs) {
         send!(out, frame);
     }
