@@ -45,6 +45,7 @@ pub(crate) fn verify(report: &Report, source: &str) -> Value {
             at
         }),
         "pending": report.pending,
+        "ahead": null,
         "tail": report.tail.as_ref().map(tail),
         "fork": report.fork.as_ref().map(fork),
         "firstProblem": report.first_problem.as_ref().map(problem),

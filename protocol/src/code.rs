@@ -138,7 +138,7 @@ codes! {
     Skip "E_SKIP" Author "the skip pointer is not the one the rule gives" "A false skip pointer is evidence against its signer.";
     Ancestor "E_ANCESTOR" Author "a link that should name an ancestor names something else" "response, answers, from and to link earlier entries of the same session.";
     TsOrder "E_TS_ORDER" Author "ts is lower than that of prev" "A writer uses the larger of its clock and prev's ts.";
-    Future "W_FUTURE" None "ts is ahead of this machine's clock" "A warning only; check the clocks.";
+    Future "W_FUTURE" None "ts is ahead of this machine's clock" "Set the clock of the machine that signed it, or of this one; the session goes on meanwhile.";
     Sealed "E_SEALED" Author "the session is sealed" "A seal is final. Continue in a new session.";
     Incomplete "E_INCOMPLETE" None "blobs that are needed to judge are missing" "Nothing is wrong with what is here. Fetch the rest: throughline fetch S.";
     Budget "E_BUDGET" Peer "more data than the limit for one transfer" "The peer served more than it announced, or a quota is full.";

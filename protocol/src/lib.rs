@@ -9,6 +9,7 @@ pub mod blob;
 pub mod block;
 pub mod build;
 pub mod car;
+pub mod clock;
 pub mod code;
 pub mod codec;
 pub mod content;

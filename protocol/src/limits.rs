@@ -33,7 +33,7 @@ pub const ENTRY_LINKS_MAX: usize = 256;
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;
 /// Largest `ts`: the last millisecond below 2^48.
 pub const TS_MS_MAX: u64 = (1 << 48) - 1;
-/// How far ahead of its own clock a holder lets another key's entry be, in milliseconds.
+/// How far ahead of its own clock who puts another key's entry in order lets it be, in milliseconds; see [`crate::clock`].
 pub const FUTURE_TS_MS_MAX: u64 = 5 * 60 * 1000;
 
 /// Calls in one model response.

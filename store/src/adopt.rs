@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use throughline_protocol::block::Signed;
+use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::clock;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Class, Entry};
 use throughline_protocol::fork::Mark;
@@ -24,7 +25,7 @@ use crate::health::Urgency;
 use crate::idempotency::{self, Idempotency, Used};
 use crate::index::{self, Lane, Place};
 use crate::payloads::{self, size_of};
-use crate::rows::{EntryRow, Pin, SessionRow, SessionState, SideRow, SideStatus, Summary};
+use crate::rows::{Ahead, EntryRow, Pin, SessionRow, SessionState, SideRow, SideStatus, Summary};
 use crate::tables::{self, meta};
 use crate::writer::{Changes, Step, View};
 use crate::{control, pins, sessions, side, staging};
@@ -254,6 +255,7 @@ fn create(
         summary: Summary { class, holder: segment.after().holder(), ..Summary::default() },
         entry_bytes: 0,
         changed: at,
+        ahead: None,
         number,
     })
 }
@@ -268,6 +270,7 @@ fn append(
 ) -> Result<(), StoreError> {
     changes.put(tables::CHAIN_STATES, row.number, after)?;
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
+    row.ahead = ahead(changes, row, entries, at)?;
     let mut added_bytes = 0;
     for entry in entries {
         added_bytes += put_entry(changes, row.number, entry)?;
@@ -287,6 +290,35 @@ fn append(
     };
     events::write(changes, at, &change)?;
     Ok(())
+}
+
+/// Which entry was signed by a clock that is ahead, after these came: the newest of them, else the one before, while the chain's
+/// time is still ahead. Those that only repeat the time of the one before are not to blame.
+fn ahead(
+    changes: &Changes<'_>,
+    row: &SessionRow,
+    entries: &[VerifiedEntry],
+    at: UnixMillis,
+) -> Result<Option<Ahead>, StoreError> {
+    let ts_of = |entry: &VerifiedEntry| entry.signed().value().ts;
+    let Some(last) = entries.last().map(ts_of) else { return Ok(row.ahead) };
+    // Times never fall along a chain: what is not ahead of the clock at its end is not before.
+    if clock::ahead_ms(last, UnixMillis::default(), at).is_none() {
+        return Ok(None);
+    }
+    let before = match entries.first().and_then(|entry| entry.signed().value().prev()) {
+        Some(prev) => index::entry_bytes(changes.txn, prev)?,
+        None => None,
+    };
+    let before = before.map(|bytes| Decoded::<Entry>::decode(bytes).map(|entry| entry.value().ts));
+    let mut prev = before.transpose().map_err(StoreError::Refused)?.unwrap_or_default();
+    let mut newest = row.ahead;
+    for entry in entries {
+        let (ts, seq) = (ts_of(entry), entry.signed().value().seq());
+        newest = clock::ahead_ms(ts, prev, at).map(|by_ms| Ahead { seq, ts, by_ms }).or(newest);
+        prev = ts;
+    }
+    Ok(newest)
 }
 
 /// Writes one entry and its payload; returns the entry's bytes.
@@ -495,6 +527,7 @@ impl Step for ReplaceTail {
         changes.count(meta::ENTRY_BYTES, 0, gone_bytes)?;
         row.entry_bytes = row.entry_bytes.saturating_sub(gone_bytes);
         row.tip = self.keep_through;
+        row.ahead = row.ahead.filter(|ahead| ahead.seq <= self.keep_through.seq);
         let entries = size_of_list(&leaving);
         let cut = Change::Cut { session: self.session, keep_through: self.keep_through.seq, entries };
         events::write(changes, self.options.at, &cut)?;

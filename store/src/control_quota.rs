@@ -168,13 +168,15 @@ pub(crate) fn prune(changes: &Changes<'_>, session: SessionId, signer: Principal
             kinds.entry(kind).or_default().push(Held { hash, bytes, value: value.clone() });
         }
     }
-    for ((capability, _), mut held) in kinds {
-        held.sort_by_key(|held| std::cmp::Reverse((held.value.ts, held.hash)));
+    for ((capability, _), held) in kinds {
         let anchors = may_anchor(source, capability)?;
+        // Those of one time by their place: a clock that was ahead gives all that follow the time of its last entry.
+        let placed = held.into_iter().map(|held| Ok((place_of(source, number, &held.value)?, held)));
+        let mut held = placed.collect::<Result<Vec<_>, StoreError>>()?;
+        held.sort_by_key(|(place, held)| std::cmp::Reverse((held.value.ts, *place, held.hash)));
         // The highest place on the main chain that a newer one names: what is at or below it is said again there.
         let mut above: Option<Seq> = None;
-        for (nth, held) in held.into_iter().enumerate() {
-            let place = place_of(source, number, &held.value)?;
+        for (nth, (place, held)) in held.into_iter().enumerate() {
             let is_said_again = place.is_some_and(|place| above.is_some_and(|above| place <= above));
             if nth >= REFS_KEPT && (!anchors || is_said_again) {
                 remove(changes, session, &held)?;

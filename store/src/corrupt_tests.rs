@@ -158,7 +158,7 @@ fn repair(store: &Store) {
                 store.run(Rebuild { chain, at: now() }).unwrap();
             }
             LostRow::Guard(session) => {
-                assert_eq!(store.run(NoteUnknownGuard { session, at: now() }).unwrap(), Noted::Now);
+                assert_eq!(store.run(NoteUnknownGuard { session }).unwrap(), Noted::Now);
             }
             LostRow::Evidence(session) => {
                 assert_eq!(store.run(put_evidence(&EXHIBIT)).unwrap(), Put::New);

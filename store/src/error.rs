@@ -266,7 +266,16 @@ pub enum GuardError {
         "the guard row is damaged: what was signed here is not known; `throughline fsck --repair` notes it"
     )]
     Damaged,
-    /// A row that told what was signed here was damaged. Only an epoch above this one, opened after the damage was put right, counts.
+    /// This directory did not take the session over in this epoch: the handoff came here and was none that it took part in, or the key
+    /// went on elsewhere.
+    #[error("epoch {epoch} was not taken over here; the last one in which this directory signed is {signed}")]
+    NotTakenOver {
+        /// Epoch of the entry last signed here.
+        signed: Epoch,
+        /// The one that is held.
+        epoch: Epoch,
+    },
+    /// A row that told what was signed here was damaged. Only an epoch above this one counts, whose offer was answered after that.
     #[error("what was signed here up to epoch {epoch} is not known any more: a row that told it was damaged")]
     Unknown {
         /// The highest epoch that was known.

@@ -12,7 +12,7 @@ use throughline_protocol::testing::{Built, SessionBuilder, ts};
 use throughline_protocol::verify::{ChainState, VerifiedSegment, Verifier};
 
 use crate::writer::{Changes, Step, View};
-use crate::{AdoptOptions, Adopted, GuardUse, KeyOrigin, OpenOptions, PutNote, Store, StoreError};
+use crate::{AdoptOptions, Adopted, GuardUse, KeyOrigin, NoteOffer, OpenOptions, PutNote, Store, StoreError};
 
 /// A data directory that goes with the test.
 pub(crate) struct Home {
@@ -54,6 +54,13 @@ pub(crate) fn signed(builder: &SessionBuilder) -> AdoptOptions {
 /// As the node learns that it holds a session.
 pub(crate) fn activated() -> AdoptOptions {
     AdoptOptions { guard: GuardUse::Activated, ..at() }
+}
+
+/// Notes, as before an answer, that the newest entry, a handoff, was offered to this node.
+pub(crate) fn answer_offer(store: &Store, builder: &SessionBuilder) {
+    let place = builder.head().entry.value().place.unwrap();
+    let offer = NoteOffer { session: builder.session(), epoch: place.epoch, head: place.prev };
+    store.run(offer).unwrap();
 }
 
 pub(crate) fn seq(number: u64) -> Seq {

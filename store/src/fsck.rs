@@ -213,10 +213,7 @@ fn numbers(reader: &Reader, found: &mut Fsck) -> Result<(), StoreError> {
         (number(meta::STAGING_BYTES)? == staged, "the bytes of staged blocks"),
         (last_session == 0 || number(meta::NEXT_SESSION)? > last_session, "the number of the next session"),
         (last_event == 0 || number(meta::NEXT_EVENT)? == last_event + 1, "the number of the next event"),
-        (
-            is_trusted == 0 || is_trusted == 1 && number(meta::GUARD_RESET_MS)? == 0,
-            "whether the sign guard is trusted",
-        ),
+        (is_trusted == u64::from(reader.guard_life()?.is_none()), "whether the sign guard is trusted"),
     ];
     for (_, what) in rules.iter().filter(|(fits, _)| !fits) {
         found.note(None, Code::IndexCorrupt, format!("{what} does not fit what is held"));

@@ -4,19 +4,22 @@
 //! entry, before the entry leaves; after a crash the stored bytes are sent again. It must never be possible to sign two
 //! entries at one place: a data directory that was restored or cloned has no rows (a backup leaves the table out, and
 //! [`crate::open`] empties it when it sees a copy), and without a row nothing is signed in an existing session until a handoff opens a
-//! new epoch. A row that is damaged, or that stands beside a session row that was, is never made up: it says *unknown* from then on,
-//! and only a handoff that was made later ends that.
+//! new epoch. A row that is damaged, or that stands beside a session row that was, is never made up: it says *unknown* from then on.
+//!
+//! In a directory that was reset, and under an unknown row, not every handoff will do: this key may have signed after it in another
+//! life, or may do so now in the directory that this one is a copy of. One counts whose offer was answered here ([`NoteOffer`]), for
+//! that epoch on that head. No time is asked, and an epoch that merely came by sync frees nothing.
 
 use throughline_protocol::fork::Mark;
-use throughline_protocol::id::{Epoch, Principal, SessionId, UnixMillis};
+use throughline_protocol::id::{EntryCid, Epoch, Principal, SessionId};
 use throughline_protocol::verify::{Base, VerifiedSegment};
 
 use crate::error::{GuardError, StoreError};
 use crate::index;
-use crate::rows::{GuardMark, GuardRow, SessionRow, SignedMark, check_hash};
+use crate::rows::{GuardMark, GuardRow, LastSigned, Offered, SessionRow, SignedMark, check_hash};
 use crate::source::{Source, counter, lookup};
 use crate::tables::{self, meta};
-use crate::writer::Changes;
+use crate::writer::{Changes, Step, View};
 
 /// What an adoption means for the sign guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +45,9 @@ fn mark(
 
 /// What was signed last, held or forgotten, with the bytes; none when nothing was, or when it is not known.
 pub(crate) fn row(source: &impl Source, session: SessionId) -> Result<Option<GuardRow>, StoreError> {
-    let Some(GuardMark::Signed(SignedMark { epoch, seq, cid, bytes })) = mark(source, session)?? else {
+    let Some(LastSigned::Known(SignedMark { epoch, seq, cid, bytes })) =
+        mark(source, session)??.and_then(|mark| mark.signed)
+    else {
         return Ok(None);
     };
     let bytes = match bytes {
@@ -64,20 +69,19 @@ pub(crate) fn keep_bytes(changes: &Changes<'_>, session: SessionId) -> Result<()
         Ok(None) | Err(StoreError::Corrupt { .. } | StoreError::Index { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let kept = GuardMark::Signed(SignedMark { epoch, seq, cid, bytes: Some(bytes) });
-    changes.put(tables::GUARD, session.genesis().digest(), kept.to_bytes().as_slice())
+    let signed = LastSigned::Known(SignedMark { epoch, seq, cid, bytes: Some(bytes) });
+    put_mark(changes, session, &GuardMark { signed: Some(signed), offered: None })
 }
 
-/// Notes that what was signed in a session is not known: nothing is signed there until a handoff that is made after `at` opens an
-/// epoch above `epoch` and above whatever the row says.
-pub(crate) fn put_unknown(
-    changes: &Changes<'_>,
-    session: SessionId,
-    epoch: Epoch,
-    at: UnixMillis,
-) -> Result<(), StoreError> {
-    let told = mark(changes.txn, session)?.ok().flatten().map(|mark| mark.epoch());
-    let mark = GuardMark::Unknown { epoch: told.map_or(epoch, |told| told.max(epoch)), since: at };
+/// Notes that what was signed in a session is not known: nothing is signed there until a handoff opens an epoch above `epoch` and
+/// above whatever the row says, of which the offer is answered from now on.
+pub(crate) fn put_unknown(changes: &Changes<'_>, session: SessionId, epoch: Epoch) -> Result<(), StoreError> {
+    let told = mark(changes.txn, session)?.ok().flatten().and_then(|mark| mark.epoch());
+    let signed = LastSigned::Unknown { epoch: told.map_or(epoch, |told| told.max(epoch)) };
+    put_mark(changes, session, &GuardMark { signed: Some(signed), offered: None })
+}
+
+fn put_mark(changes: &Changes<'_>, session: SessionId, mark: &GuardMark) -> Result<(), StoreError> {
     changes.put(tables::GUARD, session.genesis().digest(), mark.to_bytes().as_slice())
 }
 
@@ -92,8 +96,8 @@ pub(crate) fn put(
     segment: &VerifiedSegment,
     usage: GuardUse,
 ) -> Result<(), StoreError> {
-    let Some(row) = row_of(segment, usage) else { return Ok(()) };
-    changes.put(tables::GUARD, segment.session().genesis().digest(), row.to_bytes().as_slice())
+    let Some(mark) = mark_of(segment, usage) else { return Ok(()) };
+    put_mark(changes, segment.session(), &mark)
 }
 
 /// Whether the next signature as holder, of `epoch` on `prev`, may be made in a session that is held.
@@ -103,21 +107,33 @@ pub(crate) fn check(
     epoch: Epoch,
     prev: Mark,
 ) -> Result<Result<(), GuardError>, StoreError> {
-    let row = match mark(source, session.session)? {
-        Ok(Some(GuardMark::Signed(row))) => row,
-        Ok(Some(GuardMark::Unknown { epoch, .. })) => return Ok(Err(GuardError::Unknown { epoch })),
+    let row = match signed(source, session.session)? {
+        Ok(Some(LastSigned::Known(row))) => row,
+        Ok(Some(LastSigned::Unknown { epoch })) => return Ok(Err(GuardError::Unknown { epoch })),
         Ok(None) => return Ok(Err(GuardError::NoRow)),
-        Err(_) => return Ok(Err(GuardError::Damaged)),
+        Err(damaged) => return Ok(Err(damaged)),
     };
     if epoch < row.epoch {
         return Ok(Err(GuardError::EpochBehind { signed: row.epoch, offered: epoch }));
     }
-    // A higher epoch was opened by an owner-signed handoff: what was signed in an earlier one is fenced, whatever it was.
-    if epoch > row.epoch || index::is_ancestor(source, session.number, row.cid, prev.seq)? {
+    // Taking over in an epoch writes its row; one that merely came here is none that this directory took over in.
+    if epoch > row.epoch {
+        return Ok(Err(GuardError::NotTakenOver { signed: row.epoch, epoch }));
+    }
+    if index::is_ancestor(source, session.number, row.cid, prev.seq)? {
         Ok(Ok(()))
     } else {
         Ok(Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }))
     }
+}
+
+/// What was signed; the error inside is that of a row that cannot be read.
+fn signed(
+    source: &impl Source,
+    session: SessionId,
+) -> Result<Result<Option<LastSigned>, GuardError>, StoreError> {
+    let mark = mark(source, session)?;
+    Ok(mark.map(|mark| mark.and_then(|mark| mark.signed)).map_err(|_| GuardError::Damaged))
 }
 
 /// Checks a segment against the guard, as its use says.
@@ -150,11 +166,11 @@ fn check_signed(
     }
     // A session that this node creates: the genesis has a fresh nonce, so no other history of it can exist. With a row it
     // is one that was forgotten.
-    Ok(match mark(source, segment.session())? {
+    Ok(match signed(source, segment.session())? {
         Ok(None) => Ok(()),
-        Ok(Some(GuardMark::Signed(row))) => Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }),
-        Ok(Some(GuardMark::Unknown { epoch, .. })) => Err(GuardError::Unknown { epoch }),
-        Err(_) => Err(GuardError::Damaged),
+        Ok(Some(LastSigned::Known(row))) => Err(GuardError::NotDescendant { seq: row.seq, epoch: row.epoch }),
+        Ok(Some(LastSigned::Unknown { epoch })) => Err(GuardError::Unknown { epoch }),
+        Err(damaged) => Err(damaged),
     })
 }
 
@@ -166,35 +182,73 @@ fn check_activated(
 ) -> Result<Result<(), GuardError>, StoreError> {
     let Some(last) = segment.entries().last() else { return Ok(Err(GuardError::NotOurs)) };
     let entry = last.signed().value();
-    match mark(source, segment.session())? {
-        // When that came about is not known, so no handoff is known to be later.
-        Err(_) => return Ok(Err(GuardError::Damaged)),
-        Ok(Some(row)) if row.epoch() >= entry.epoch() => {
-            return Ok(Err(GuardError::EpochBehind { signed: row.epoch(), offered: entry.epoch() }));
-        }
-        Ok(Some(GuardMark::Unknown { epoch, since })) if entry.ts < since => {
-            return Ok(Err(GuardError::Unknown { epoch }));
-        }
-        Ok(Some(_) | None) => {}
+    let Ok(mark) = mark(source, segment.session())? else { return Ok(Err(GuardError::Damaged)) };
+    let mark = mark.unwrap_or_default();
+    if let Some(signed) = mark.epoch().filter(|signed| *signed >= entry.epoch()) {
+        return Ok(Err(GuardError::EpochBehind { signed, offered: entry.epoch() }));
     }
-    if entry.place.is_none() {
-        let trusted = counter(source, meta::GUARD_TRUSTED)? == 1;
-        return Ok(if trusted { Ok(()) } else { Err(GuardError::NoRow) });
-    }
+    let missed = match mark.signed {
+        Some(LastSigned::Unknown { epoch }) => Some(GuardError::Unknown { epoch }),
+        Some(LastSigned::Known(_)) | None if is_trusted(source)? => None,
+        Some(LastSigned::Known(_)) | None => Some(GuardError::NoRow),
+    };
+    let Some(place) = &entry.place else { return Ok(missed.map_or(Ok(()), Err)) };
     if !entry.body.may_open() || entry.signer != entry.owner() {
         return Ok(Err(GuardError::NotOurs));
     }
-    // A handoff made before this directory was restored may be one that this node already signed after.
-    let is_stale = entry.ts.get() < counter(source, meta::GUARD_RESET_MS)?;
-    Ok(if is_stale { Err(GuardError::NoRow) } else { Ok(()) })
+    let handoff = Offered { epoch: place.epoch, head: place.prev };
+    Ok(match missed {
+        Some(missed) if mark.offered != Some(handoff) => Err(missed),
+        Some(_) | None => Ok(()),
+    })
+}
+
+/// Whether all that the key signed is in the rows, as far as can be told.
+fn is_trusted(source: &impl Source) -> Result<bool, StoreError> {
+    Ok(counter(source, meta::GUARD_TRUSTED)? == 1)
 }
 
 /// The row that an adopted segment leaves, if it leaves one.
-fn row_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardMark> {
+fn mark_of(segment: &VerifiedSegment, usage: GuardUse) -> Option<GuardMark> {
     if usage == GuardUse::Untouched {
         return None;
     }
     let last = segment.entries().last()?.signed();
     let (epoch, seq) = (last.value().epoch(), last.value().seq());
-    Some(GuardMark::Signed(SignedMark { epoch, seq, cid: last.cid(), bytes: None }))
+    let signed = LastSigned::Known(SignedMark { epoch, seq, cid: last.cid(), bytes: None });
+    Some(GuardMark { signed: Some(signed), offered: None })
+}
+
+/// Notes that an offer is about to be answered: the handoff of that epoch on that head is one in which this life of the directory
+/// takes part. Nothing is written where any handoff will do, and none beside a row that cannot be read.
+#[derive(Clone, Copy, Debug)]
+pub struct NoteOffer {
+    /// The session, held or not.
+    pub session: SessionId,
+    /// The epoch that the handoff would open.
+    pub epoch: Epoch,
+    /// The entry that it would stand on.
+    pub head: EntryCid,
+}
+
+impl Step for NoteOffer {
+    type Output = ();
+    type Error = StoreError;
+    /// The bytes of the row that it leaves.
+    type Plan = Option<Vec<u8>>;
+
+    fn check(&self, view: &View<'_>) -> Result<Option<Vec<u8>>, StoreError> {
+        let Ok(mark) = mark(view.txn, self.session)? else { return Ok(None) };
+        let mark = mark.unwrap_or_default();
+        if is_trusted(view.txn)? && !matches!(mark.signed, Some(LastSigned::Unknown { .. })) {
+            return Ok(None);
+        }
+        let offered = Some(Offered { epoch: self.epoch, head: self.head });
+        Ok((mark.offered != offered).then(|| GuardMark { offered, ..mark }.to_bytes()))
+    }
+
+    fn write(self, row: Option<Vec<u8>>, changes: &Changes<'_>) -> Result<(), StoreError> {
+        let Some(row) = row else { return Ok(()) };
+        changes.put(tables::GUARD, self.session.genesis().digest(), row.as_slice())
+    }
 }

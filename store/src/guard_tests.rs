@@ -1,11 +1,15 @@
 use std::fs;
 use std::sync::Arc;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use throughline_protocol::code::Code;
+use throughline_protocol::codec::{self, Map};
 use throughline_protocol::id::Epoch;
-use throughline_protocol::testing::{SessionBuilder, epoch};
+use throughline_protocol::testing::{SessionBuilder, epoch, ts};
 
 use crate::fixture::*;
+use crate::tables::{self, Spec as _};
 use crate::*;
 
 /// A session that this node took over by its genesis and signed one entry in.
@@ -173,18 +177,163 @@ fn an_older_database_put_back_in_place_signs_nothing() {
     assert_signs_nothing(&home.open(), &builder);
 }
 
+/// The same session after the owner handed it to this node again, on an entry and in an epoch of its own.
+fn handed_over(builder: &SessionBuilder) -> SessionBuilder {
+    let (mut next, server1) = (builder.clone(), Arc::clone(&builder.server1));
+    next.handoff(Some(&server1));
+    next
+}
+
 #[test]
-fn a_handoff_from_before_a_restore_takes_nothing_over() {
+fn after_a_reset_only_a_handoff_whose_offer_was_answered_since_counts() {
     let (home, clone) = (Home::new(), Home::new());
-    let (store, mut builder) = held(&home, "stale");
+    let (store, builder) = held(&home, "stale");
+    // Answered before the directory was copied, and by the original.
+    answer_offer(&store, &handed_over(&builder));
     drop(store);
     copy(&home.path(), &clone.path());
     let store = clone.open();
-    let server1 = Arc::clone(&builder.server1);
-    builder.handoff(Some(&server1));
-    // The fixture's handoff is older than the time at which the copy was opened.
-    assert_eq!(guard_error(store.adopt(last(&builder), activated())), GuardError::NoRow);
+    let mut later = handed_over(&builder);
+    let refused = |built: &SessionBuilder| guard_error(store.adopt(last(built), activated()));
+    // Whatever its time: that of a handoff is whatever the clock of its signer showed.
+    assert_eq!(refused(&later), GuardError::NoRow);
     assert_eq!(AdoptError::SignGuard(GuardError::NoRow).code(), Code::SignGuard);
+
+    // An answer about another epoch, or about another entry, is about another handoff.
+    let place = later.head().entry.value().place.unwrap();
+    let offer = NoteOffer { session: builder.session(), epoch: place.epoch, head: place.prev };
+    store.run(NoteOffer { epoch: epoch(2), ..offer }).unwrap();
+    assert_eq!(refused(&later), GuardError::NoRow);
+    store.run(NoteOffer { head: builder.entries()[0].entry.cid(), ..offer }).unwrap();
+    assert_eq!(refused(&later), GuardError::NoRow);
+
+    store.run(offer).unwrap();
+    // It is durable, and outlives a restart that is none into another life.
+    drop(store);
+    let store = clone.open();
+    store.adopt(last(&later), activated()).unwrap();
+    push(&mut later, "of this life");
+    store.adopt(last(&later), signed(&later)).unwrap();
+
+    // One of a later epoch that only came here is one that the original may go on after.
+    let next = handed_over(&later);
+    assert_eq!(guard_error(store.adopt(last(&next), activated())), GuardError::NoRow);
+    store.adopt(last(&next), at()).unwrap();
+    let mut next = next;
+    push(&mut next, "beside the original");
+    let refused = guard_error(store.adopt(last(&next), signed(&next)));
+    assert_eq!(refused, GuardError::NotTakenOver { signed: epoch(1), epoch: epoch(2) });
+}
+
+#[test]
+fn a_guard_that_was_reset_by_a_program_of_before_is_reset_still() {
+    let (home, clone) = (Home::new(), Home::new());
+    let (store, builder) = held(&home, "before");
+    drop(store);
+    copy(&home.path(), &clone.path());
+    let store = clone.open();
+    write_behind(&store, |txn| {
+        txn.open_table(tables::IDENTITY::DEFINITION).unwrap().remove("life").unwrap();
+        txn.open_table(tables::META::DEFINITION).unwrap().insert("guard_reset_ms", 7).unwrap();
+        // A row of before: what was signed is unknown since a time.
+        let row = codec::encode_map(&Map::new().with("epoch", epoch(0)).with("unknown", ts(7)));
+        let mut guard = txn.open_table(tables::GUARD::DEFINITION).unwrap();
+        guard.insert(builder.session().genesis().digest(), row.as_slice()).unwrap();
+    });
+    drop(store);
+    let store = clone.open();
+    let of_all = |problem: &Problem| problem.session.is_none();
+    assert!(!store.fsck().unwrap().problems.iter().any(of_all));
+    let life = store.reader().unwrap().guard_life().unwrap();
+    assert!(life.is_some());
+    let next = handed_over(&builder);
+    let unknown = GuardError::Unknown { epoch: epoch(0) };
+    assert_eq!(guard_error(store.adopt(last(&next), activated())), unknown);
+    answer_offer(&store, &next);
+    drop(store);
+    let store = clone.open();
+    assert_eq!(store.reader().unwrap().guard_life().unwrap(), life, "it is named once");
+    store.adopt(last(&next), activated()).unwrap();
+}
+
+/// What happens to a directory of a node whose key is in use elsewhere too, as far as it can tell.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// It answers the offer of the next handoff.
+    Answer,
+    /// The next handoff comes, however.
+    Handoff,
+    /// It wants to sign.
+    Sign,
+    /// The process ends and begins again.
+    Restart,
+    /// The directory is put back from a copy of itself.
+    Restore,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        Just(Act::Answer),
+        Just(Act::Handoff),
+        Just(Act::Sign),
+        Just(Act::Restart),
+        Just(Act::Restore)
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// In any order: each epoch is signed in by the one life that took part in its handoff, or by none.
+    #[test]
+    fn an_epoch_is_signed_in_by_the_life_that_answered_for_it(acts in vec(act(), 1..24)) {
+        let mut home = Home::new();
+        let (store, mut builder) = held(&home, "lives");
+        let (mut store, mut is_reset) = (Some(store), false);
+        let (mut answered, mut may_sign) = (false, true);
+        for act in acts {
+            let open = store.as_ref().unwrap();
+            match act {
+                Act::Answer => {
+                    answer_offer(open, &handed_over(&builder));
+                    answered = true;
+                }
+                Act::Handoff => {
+                    builder = handed_over(&builder);
+                    may_sign = answered || !is_reset;
+                    answered = false;
+                    match open.adopt(last(&builder), activated()) {
+                        Ok(_) => prop_assert!(may_sign),
+                        refused => {
+                            guard_error(refused);
+                            prop_assert!(!may_sign);
+                            open.adopt(last(&builder), at()).unwrap();
+                        }
+                    }
+                }
+                Act::Sign => {
+                    let mut next = builder.clone();
+                    push(&mut next, "words");
+                    let adopted = open.adopt(last(&next), signed(&next));
+                    prop_assert_eq!(adopted.is_ok(), may_sign);
+                    if may_sign {
+                        (builder, answered) = (next, false);
+                    }
+                }
+                Act::Restart => {
+                    drop(store.take());
+                    store = Some(home.open());
+                }
+                Act::Restore => {
+                    drop(store.take());
+                    let copied = Home::new();
+                    copy(&home.path(), &copied.path());
+                    (home, is_reset, answered, may_sign) = (copied, true, false, false);
+                    store = Some(home.open());
+                }
+            }
+        }
+    }
 }
 
 #[test]

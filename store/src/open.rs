@@ -193,14 +193,17 @@ impl Directory<'_> {
         let txn = database.begin_write()?;
         if found.age == Age::New {
             let trusted = u64::from(self.options.key_origin == KeyOrigin::MadeWithStore);
-            let mut table = txn.open_table(tables::META::DEFINITION)?;
-            table.insert(meta::GUARD_TRUSTED, trusted)?;
+            txn.open_table(tables::META::DEFINITION)?.insert(meta::GUARD_TRUSTED, trusted)?;
             if trusted == 0 {
-                // The key may have signed before this directory was: what was handed over before now is not taken over again.
-                table.insert(meta::GUARD_RESET_MS, self.options.started.get())?;
+                begin_life(&txn)?;
             }
         } else if !is_original {
             empty_guard(database, &txn, self.options.started)?;
+        } else if counter(&txn, meta::GUARD_TRUSTED)? == 0
+            && lookup(&txn, tables::IDENTITY, "life", |_| ())?.is_none()
+        {
+            // It was reset by a program that named the life by its time.
+            begin_life(&txn)?;
         }
         txn.open_table(tables::IDENTITY::DEFINITION)?.insert("file", &identity[..])?;
         settle_sequences(&txn)?;
@@ -330,14 +333,22 @@ fn settle_sequences(txn: &WriteTransaction) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Names what the directory is from now on, so that nothing which it was before is taken for it. No clock is asked: it may stand still.
+fn begin_life(txn: &WriteTransaction) -> Result<(), StoreError> {
+    let mut name = [0; 32];
+    getrandom::fill(&mut name)
+        .map_err(|error| StoreError::io("naming the directory's life", std::io::Error::other(error)))?;
+    txn.open_table(tables::IDENTITY::DEFINITION)?.insert("life", &name[..])?;
+    // By which a life was named before.
+    txn.open_table(tables::META::DEFINITION)?.remove("guard_reset_ms")?;
+    Ok(())
+}
+
 /// Forgets what was signed here: this is a copy, and the original may have signed more.
 fn empty_guard(database: &Db, txn: &WriteTransaction, at: UnixMillis) -> Result<(), StoreError> {
     txn.open_table(tables::GUARD::DEFINITION)?.retain(|_, _| false)?;
-    {
-        let mut table = txn.open_table(tables::META::DEFINITION)?;
-        table.insert(meta::GUARD_TRUSTED, 0)?;
-        table.insert(meta::GUARD_RESET_MS, at.get())?;
-    }
+    txn.open_table(tables::META::DEFINITION)?.insert(meta::GUARD_TRUSTED, 0)?;
+    begin_life(txn)?;
     let batch = Batch::new(&Snapshot::of_commit(database.begin_read()?)?);
     events::write(&Changes { txn: &batch }, at, &Change::GuardReset)?;
     batch.finish()?.changed.apply(txn)

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use throughline_protocol::block::sha256;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, SessionId};
 
@@ -243,9 +242,9 @@ impl Reader {
         if self.is_guard_trusted()? {
             return Ok(None);
         }
-        let reset = counter(&self.txn, meta::GUARD_RESET_MS)?;
-        let file = lookup(&self.txn, tables::IDENTITY, "file", <[u8]>::to_vec)?.unwrap_or_default();
-        Ok(Some(sha256(&[&reset.to_be_bytes()[..], &file].concat())))
+        let life = lookup(&self.txn, tables::IDENTITY, "life", <[u8]>::to_vec)?;
+        let life = life.and_then(|life| life.try_into().ok());
+        life.map(Some).ok_or_else(|| StoreError::corrupt("the directory has no name for its present life"))
     }
 
     /// How much is held.

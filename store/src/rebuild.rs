@@ -245,7 +245,7 @@ impl Step for Rebuild {
             match row {
                 LostRow::Session(session) => {
                     sessions::put(changes, &self.row())?;
-                    guard::put_unknown(changes, *session, self.chain.epoch, self.at)?;
+                    guard::put_unknown(changes, *session, self.chain.epoch)?;
                     events::write(changes, self.at, &Change::State { session: *session })?;
                 }
                 LostRow::State(_) => {
@@ -275,19 +275,18 @@ impl Rebuild {
             summary: Summary { class, title, holder, ..Summary::default() },
             entry_bytes: *entry_bytes,
             changed: self.at,
+            ahead: None,
             number: *number,
         }
     }
 }
 
 /// Notes in the place of a sign guard's row that cannot be read that what it said is not known. It never says more: nothing is signed
-/// in the session until a handoff that is made after `at` opens an epoch above all that are known.
+/// in the session until a handoff whose offer is answered from now on opens an epoch above all that are known.
 #[derive(Clone, Copy, Debug)]
 pub struct NoteUnknownGuard {
     /// The session, held or not.
     pub session: SessionId,
-    /// When.
-    pub at: UnixMillis,
 }
 
 /// Whether something had to be noted.
@@ -318,7 +317,7 @@ impl Step for NoteUnknownGuard {
 
     fn write(self, epoch: Option<Epoch>, changes: &Changes<'_>) -> Result<Noted, StoreError> {
         let Some(epoch) = epoch else { return Ok(Noted::Needless) };
-        guard::put_unknown(changes, self.session, epoch, self.at)?;
+        guard::put_unknown(changes, self.session, epoch)?;
         Ok(Noted::Now)
     }
 }

@@ -129,6 +129,8 @@ fn a_session_whose_row_was_lost_reads_as_before_and_signs_nothing_until_a_later_
     assert_eq!(rebuild(&store, &builder).unwrap(), [], "a second time changes nothing");
 
     let next = handed_over(&builder);
+    assert_eq!(refused(store.adopt(last(&next), activated())), unknown);
+    answer_offer(&store, &next);
     store.adopt(last(&next), activated()).unwrap();
     sign(&store, &next).unwrap();
 }
@@ -257,16 +259,21 @@ fn a_damaged_sign_guard_is_never_made_up() {
     assert_eq!(found.problem_count, 1, "{:?}", found.problems);
     assert!(found.problems[0].what.contains("until a handoff"), "{:?}", found.problems);
     assert_eq!(refused(sign(&store, &builder)), GuardError::Damaged);
-    // Since when it is damaged is not known, so no handoff is known to be later.
+    // Nor by a handoff: what was answered cannot be noted beside it.
     let next = handed_over(&builder);
+    answer_offer(&store, &next);
     assert_eq!(refused(store.adopt(last(&next), activated())), GuardError::Damaged);
 
-    let note = NoteUnknownGuard { session: builder.session(), at: ts(0) };
+    let note = NoteUnknownGuard { session: builder.session() };
     assert_eq!(store.run(note).unwrap(), Noted::Now);
     assert_eq!(store.run(note).unwrap(), Noted::Needless);
     assert!(store.fsck().unwrap().is_clean());
     assert_eq!(store.reader().unwrap().guard(builder.session()).unwrap(), None);
-    assert_eq!(refused(sign(&store, &builder)), GuardError::Unknown { epoch: epoch(0) });
+    let unknown = GuardError::Unknown { epoch: epoch(0) };
+    assert_eq!(refused(sign(&store, &builder)), unknown);
+    // What was answered while the row was damaged was no answer to go by.
+    assert_eq!(refused(store.adopt(last(&next), activated())), unknown);
+    answer_offer(&store, &next);
     store.adopt(last(&next), activated()).unwrap();
     sign(&store, &next).unwrap();
 }

@@ -86,8 +86,21 @@ pub struct SessionRow {
     pub entry_bytes: u64,
     /// When the row was last written.
     pub changed: UnixMillis,
+    /// The newest entry whose signer's clock was ahead of this one when it was adopted; none once time caught up with the tip.
+    pub ahead: Option<Ahead>,
     /// The row's key; local, never shown.
     pub(crate) number: u64,
+}
+
+/// An entry of a clock that was ahead when it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// Its seq.
+    pub seq: Seq,
+    /// Its time.
+    pub ts: UnixMillis,
+    /// How far ahead of this machine's clock that was then, in milliseconds.
+    pub by_ms: u64,
 }
 
 /// The last entry that this node signed as holder of a session.
@@ -104,17 +117,32 @@ pub struct GuardRow {
 }
 
 /// The sign guard of a session as stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GuardMark {
+    /// What was signed; none: nothing, as far as this table can tell.
+    pub(crate) signed: Option<LastSigned>,
+    /// The offer that this node answered last, where only a handoff of such an offer lets it sign. It lies in this row so that it
+    /// goes whenever the row does: an answer of an earlier life of the directory, or from before a damage, frees nothing.
+    pub(crate) offered: Option<Offered>,
+}
+
+/// What this node signed in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum GuardMark {
+pub(crate) enum LastSigned {
     /// What was signed last is known.
-    Signed(SignedMark),
+    Known(SignedMark),
     /// What was signed is not known any more: a row that told it was damaged.
     Unknown {
         /// The highest epoch that was known then: nothing is signed in it or below.
         epoch: Epoch,
-        /// When the damage was put right: what opened an epoch before may be what was signed after.
-        since: UnixMillis,
     },
+}
+
+/// An offer of a session: the epoch that a handoff would open, and the entry that it would stand on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offered {
+    pub(crate) epoch: Epoch,
+    pub(crate) head: EntryCid,
 }
 
 /// A [`GuardRow`] as stored. The bytes are those of the entry, which is held; a session that is forgotten leaves them here.
@@ -377,6 +405,10 @@ impl<'a> Fields<'a> {
         if self.map.contains(key) { read(self).map(Some) } else { Ok(None) }
     }
 
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.map.contains(key)
+    }
+
     pub(crate) fn cid(&self, key: &str) -> Result<EntryCid, StoreError> {
         self.fixed(key).map(EntryCid::from_digest)
     }
@@ -418,6 +450,12 @@ impl SessionRow {
             .with_some("anchored", summary.anchored_through)
             .with("bytes", codec::uint(self.entry_bytes))
             .with("changed", self.changed);
+        let map = match self.ahead {
+            None => map,
+            Some(Ahead { seq, ts, by_ms }) => {
+                map.with("aheadSeq", seq).with("aheadTs", ts).with("aheadBy", codec::uint(by_ms))
+            }
+        };
         let map = match summary.head {
             None => map,
             Some(head) => {
@@ -469,6 +507,10 @@ impl SessionRow {
             },
             entry_bytes: fields.uint("bytes")?,
             changed: fields.millis("changed")?,
+            ahead: fields.maybe("aheadTs", |fields| {
+                let (seq, ts) = (fields.seq("aheadSeq")?, fields.millis("aheadTs")?);
+                Ok(Ahead { seq, ts, by_ms: fields.uint("aheadBy")? })
+            })?,
             number,
         })
     }
@@ -477,37 +519,49 @@ impl SessionRow {
 impl GuardMark {
     /// A program that knows no unknown marks finds no `cid` in one, so that it refuses to sign as well.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let map = match self {
-            GuardMark::Signed(signed) => Map::new()
+        let map = match &self.signed {
+            Some(LastSigned::Known(signed)) => Map::new()
                 .with("epoch", signed.epoch)
                 .with("seq", signed.seq)
                 .with("cid", cid_value(signed.cid))
                 .with_some("bytes", signed.bytes.as_deref().map(bytes_value)),
-            GuardMark::Unknown { epoch, since } => Map::new().with("epoch", *epoch).with("unknown", *since),
+            Some(LastSigned::Unknown { epoch }) => Map::new().with("epoch", *epoch).with("unknown", true),
+            None => Map::new(),
         };
+        let map = map
+            .with_some("offeredEpoch", self.offered.map(|offered| offered.epoch))
+            .with_some("offeredHead", self.offered.map(|offered| cid_value(offered.head)));
         codec::encode_map(&map)
     }
 
     pub(crate) fn from_bytes(row: &[u8]) -> Result<Self, StoreError> {
         let fields = Fields::read(row, "guard")?;
+        let offered = fields.maybe("offeredHead", |fields| {
+            Ok(Offered { epoch: fields.epoch("offeredEpoch")?, head: fields.cid("offeredHead")? })
+        })?;
         let epoch = fields.epoch("epoch")?;
-        if let Some(since) = fields.maybe("unknown", |fields| fields.millis("unknown"))? {
-            return Ok(GuardMark::Unknown { epoch, since });
-        }
-        Ok(GuardMark::Signed(SignedMark {
-            epoch,
-            seq: fields.seq("seq")?,
-            cid: fields.cid("cid")?,
-            bytes: fields.maybe("bytes", |fields| fields.bytes("bytes").map(<[u8]>::to_vec))?,
-        }))
+        // Rows of before have the time of the damage in its place, which told nothing.
+        let signed = if fields.has("unknown") {
+            Some(LastSigned::Unknown { epoch })
+        } else if offered.is_some() && !fields.has("cid") {
+            None
+        } else {
+            Some(LastSigned::Known(SignedMark {
+                epoch,
+                seq: fields.seq("seq")?,
+                cid: fields.cid("cid")?,
+                bytes: fields.maybe("bytes", |fields| fields.bytes("bytes").map(<[u8]>::to_vec))?,
+            }))
+        };
+        Ok(GuardMark { signed, offered })
     }
 
-    /// The highest epoch that something may have been signed in.
-    pub(crate) fn epoch(&self) -> Epoch {
-        match self {
-            GuardMark::Signed(signed) => signed.epoch,
-            GuardMark::Unknown { epoch, .. } => *epoch,
-        }
+    /// The highest epoch that something may have been signed in; none: nothing was signed.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        self.signed.as_ref().map(|signed| match signed {
+            LastSigned::Known(signed) => signed.epoch,
+            LastSigned::Unknown { epoch } => *epoch,
+        })
     }
 }
 

@@ -198,8 +198,6 @@ pub(crate) mod meta {
     pub(crate) const OPENS: &str = "opens";
     /// 1 while every signature of the node's key since it was made is known to have gone through this database.
     pub(crate) const GUARD_TRUSTED: &str = "guard_trusted";
-    /// When the guard was last emptied because the directory is a copy, in Unix milliseconds; 0 is never.
-    pub(crate) const GUARD_RESET_MS: &str = "guard_reset_ms";
     /// Bytes of entries on main chains.
     pub(crate) const ENTRY_BYTES: &str = "entry_bytes";
     /// Bytes of payloads and files.
@@ -213,13 +211,12 @@ pub(crate) mod meta {
     /// Number of the newest batch that is in the database; see [`crate::journal`].
     pub(crate) const BATCH: &str = "batch";
     /// All of them.
-    pub(crate) const ALL: [&str; 12] = [
+    pub(crate) const ALL: [&str; 11] = [
         SCHEMA,
         NEXT_SESSION,
         NEXT_EVENT,
         OPENS,
         GUARD_TRUSTED,
-        GUARD_RESET_MS,
         ENTRY_BYTES,
         BLOCK_BYTES,
         SIDE_BYTES,

@@ -10,16 +10,19 @@ use std::time::Instant;
 use serde_json::Value;
 use throughline_protocol::block::Decoded;
 use throughline_protocol::car::session::{SessionItem, SessionReader};
+use throughline_protocol::clock;
 use throughline_protocol::code::Reject;
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{EntryCid, Seq, SessionId};
+use throughline_protocol::id::{EntryCid, Seq, SessionId, UnixMillis};
 use throughline_protocol::payload::ConfigBlock;
 use throughline_protocol::verify::{Auditor, NotLinear};
+use throughline_store::Ahead;
 
 use super::commands::verify::Payloads;
 use super::progress::Progress;
 use super::refusal;
 use crate::api::error::Answer;
+use crate::core::{now, shape};
 use crate::exhibit;
 
 /// Bytes read at a time.
@@ -65,6 +68,7 @@ pub(crate) fn verify(
     }
     let report = pass.auditor.report();
     let mut answer = crate::report::verify(&report, "file");
+    answer["ahead"] = pass.ahead.as_ref().map(shape::ahead).into();
     answer["elapsedMs"] = super::format::millis(began.elapsed()).into();
     Ok(answer)
 }
@@ -96,8 +100,11 @@ struct Asked {
 struct Pass {
     auditor: Auditor,
     session: Option<SessionId>,
-    /// The seq of the entry before.
+    /// The seq of the entry before, and the latest time up to there.
     last: Seq,
+    time: UnixMillis,
+    /// The newest entry whose time this machine's clock has not come near, and none before it had.
+    ahead: Option<Ahead>,
     /// Why reading stopped before the end.
     refused: Option<Reject>,
     not_linear: Option<NotLinear>,
@@ -111,7 +118,15 @@ impl Pass {
         asked: Asked,
         progress: Option<&Progress>,
     ) -> io::Result<Self> {
-        let mut pass = Pass { auditor, session: None, last: Seq::ZERO, refused: None, not_linear: None };
+        let mut pass = Pass {
+            auditor,
+            session: None,
+            last: Seq::ZERO,
+            time: UnixMillis::default(),
+            ahead: None,
+            refused: None,
+            not_linear: None,
+        };
         let mut reader = SessionReader::new();
         let mut entry: Option<Decoded<Entry>> = None;
         let mut piece = vec![0; PIECE];
@@ -161,10 +176,12 @@ impl Pass {
                 if let Some(head) = asked.head.or(reader.root()) {
                     self.auditor = std::mem::take(&mut self.auditor).told(head);
                 }
+                self.look_at_time(genesis.value());
                 *entry = Some(genesis);
             }
             SessionItem::Entry(next) => {
                 self.last = next.value().seq();
+                self.look_at_time(next.value());
                 let before = entry.replace(next);
                 self.hand_over(before, None);
             }
@@ -187,6 +204,14 @@ impl Pass {
             // Files were hashed by the reader; nothing else is asked of them.
             SessionItem::Payload { .. } | SessionItem::File { .. } => {}
         }
+    }
+
+    fn look_at_time(&mut self, entry: &Entry) {
+        let (seq, ts) = (entry.seq(), entry.ts);
+        if let Some(by_ms) = clock::ahead_ms(ts, self.time, now()) {
+            self.ahead = Some(Ahead { seq, ts, by_ms });
+        }
+        self.time = self.time.max(ts);
     }
 
     fn hand_over(&mut self, entry: Option<Decoded<Entry>>, payload: Option<Arc<[u8]>>) {

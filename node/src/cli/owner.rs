@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use throughline_protocol::build;
+use throughline_protocol::clock;
 use throughline_protocol::code::Code;
 use throughline_protocol::codec::{Map, encode_map};
 use throughline_protocol::control::{Capability, Keep, Ref, Role, Tombstone};
@@ -103,7 +104,7 @@ impl Owner {
         self.sign(Tombstone { ts: now()?, signer: self.principal(), capability, keep, reason, ext: None })
     }
 
-    /// Signs a Ref at the head that `facts` (`{"session","head":{"cid"},"epoch"}`) name.
+    /// Signs a Ref at the head that `facts` (`{"session","head":{"cid"},"epoch","notBeforeMs"}`) name.
     ///
     /// # Errors
     /// `E_CID` when the facts name none.
@@ -111,7 +112,7 @@ impl Owner {
         let session: SessionId = view::text(facts, "/session").parse().map_err(Problem::from)?;
         let head: Cid = view::text(facts, "/head/cid").parse().map_err(Problem::from)?;
         self.sign(Ref {
-            ts: now()?,
+            ts: after(facts)?,
             signer: self.principal(),
             space: None,
             capability: None,
@@ -153,9 +154,8 @@ impl Owner {
             .map(str::parse::<EntryCid>)
             .transpose()
             .map_err(Problem::from)?;
-        let ts = format::now_ms().max(view::number(base, "/notBeforeMs"));
         self.sign(Entry {
-            ts: UnixMillis::new(ts).map_err(Problem::from)?,
+            ts: after(base)?,
             signer: self.principal(),
             authority: None,
             place: Some(Place {
@@ -254,6 +254,12 @@ pub(crate) fn file_for(
 #[must_use]
 pub(crate) fn append_frame(entry: &[u8]) -> Vec<u8> {
     encode_map(&Map::new().with("entry", entry))
+}
+
+/// The time of what is signed on what `facts` name.
+fn after(facts: &Value) -> Answer<UnixMillis> {
+    let prev = UnixMillis::new(view::number(facts, "/notBeforeMs")).map_err(Problem::from)?;
+    Ok(clock::written(now()?, prev))
 }
 
 fn now() -> Answer<UnixMillis> {

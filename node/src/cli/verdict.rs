@@ -1,6 +1,7 @@
 //! The answer of `verify`, `fetch`, `audit` and `import` of a CAR, as a reader sees it.
 
 use serde_json::Value;
+use throughline_protocol::clock;
 
 use super::names::Names;
 use super::page::{Mark, Page};
@@ -38,6 +39,7 @@ pub(crate) fn page(answer: &Value, names: &Names) -> Page {
     evidence(&mut page, view::at(answer, "/evidence"));
     tail(&mut page, view::at(answer, "/tail"), names);
     fork(&mut page, view::at(answer, "/fork"), names);
+    ahead(&mut page, view::at(answer, "/ahead"));
     let problem = view::at(answer, "/firstProblem");
     if !problem.is_null() {
         let at = view::at(problem, "/seq").as_u64().map_or(String::new(), |seq| format!(" at seq {seq}"));
@@ -108,6 +110,19 @@ fn tail(page: &mut Page, tail: &Value, names: &Names) {
             view::number(tail, "/to/seq"),
             names.who(view::text(tail, "/signer")),
         ),
+    );
+}
+
+/// A time that is ahead says nothing about the verdict, and something about the signer's clock.
+fn ahead(page: &mut Page, ahead: &Value) {
+    if ahead.is_null() {
+        return;
+    }
+    let (seq, by) = (view::number(ahead, "/seq"), clock::length(view::number(ahead, "/aheadMs")));
+    let when = view::text(ahead, "/claimedTs");
+    page.mark(
+        Mark::Warning,
+        format!("seq {seq} claims {when}: its signer's clock was {by} ahead of this machine's"),
     );
 }
 

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use throughline_protocol::block::{Signed, sha256};
+use throughline_protocol::block::{Decoded, Signed, sha256};
+use throughline_protocol::clock;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::fork::{Controls, Mark};
-use throughline_protocol::id::SessionId;
-use throughline_protocol::limits;
+use throughline_protocol::id::{SessionId, UnixMillis};
 use throughline_protocol::payload::{Payload, Words};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::{Prechecked, Pushed, VerifiedSegment, Verifier};
@@ -90,6 +90,7 @@ impl Node {
                 replayed: true,
             });
         }
+        clock::check(entry.value().ts, ts_before(&reader, entry.value())?, now())?;
         let arrived = Arrived { entries: vec![checked], controls: grants, ..Arrived::default() };
         let (told, evaluated) = if request.dry_run {
             (Told::DryRun, self.try_in(session, &arrived)?)
@@ -174,13 +175,7 @@ impl Node {
         if base != standing.state.tip().cid {
             return Err(head_moved(reader, standing, base)?);
         }
-        let ahead = entry.ts.get().saturating_sub(now().get());
-        if ahead > limits::FUTURE_TS_MS_MAX {
-            return Err(Problem::new(
-                Code::Future,
-                format!("the entry is {} s ahead of this clock", ahead / 1000),
-            ));
-        }
+        clock::check(entry.ts, standing.state.position().ts, now())?;
         let mut controls = Controls::clone(&*self.warm().controls(reader, owner)?);
         for grant in grants {
             controls.insert(grant);
@@ -205,6 +200,13 @@ impl Node {
         }
         Ok((verifier.finish()?.ok_or(Code::Internal)?, guard))
     }
+}
+
+/// The time of what an entry stands on, as far as that is held.
+fn ts_before(reader: &Reader, entry: &Entry) -> Answer<UnixMillis> {
+    let Some(prev) = entry.prev() else { return Ok(UnixMillis::default()) };
+    let Some((_, stored)) = reader.entry(prev)? else { return Ok(UnixMillis::default()) };
+    Ok(Decoded::<Entry>::decode(stored.bytes)?.value().ts)
 }
 
 /// What is said about an entry that was taken.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use throughline_protocol::block::{Signed, sha256};
 use throughline_protocol::build;
+use throughline_protocol::clock;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::{Authority, Body, Entry, Parent};
@@ -288,7 +289,7 @@ impl<'n> Run<'n> {
         let state = self.writing.get(&key).and_then(|writing| writing.verifier.state());
         let not_before = state.map(|state| state.position().ts).unwrap_or_default();
         let entry = Entry {
-            ts: ts.max(not_before),
+            ts: clock::written(ts, not_before),
             signer: self.node.principal(),
             authority: Some(self.authority),
             place: state.map(next_place),

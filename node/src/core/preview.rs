@@ -153,11 +153,12 @@ impl Asked {
         let blocked = holds && !self.may_still_write(&set, &judged);
         let (with, anchor) = match (to_anchor, state) {
             (Some(mark), Some(state)) => {
-                let value = ref_facts(session, mark.cid, mark.epoch, self.owner, true);
+                let ts = state.position().ts;
+                let value = ref_facts(session, mark, ts, self.owner, true);
                 set.insert_control(&unsigned(&Control::Ref(value))?);
                 let facts = json!({
                     "session": session.to_string(), "head": {"cid": mark.cid.to_string(), "seq": mark.seq.get()},
-                    "epoch": mark.epoch.get(), "class": state.class().word(),
+                    "epoch": mark.epoch.get(), "notBeforeMs": ts.get(), "class": state.class().word(),
                 });
                 (Outcome::of(&set, &scene.main), facts)
             }

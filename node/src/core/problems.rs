@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use throughline_protocol::clock;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::{Grant, Role};
 use throughline_protocol::fork::Ending;
@@ -87,6 +88,7 @@ impl<'a> Lookout<'a> {
         if let Some(Driven { course: Course::Halted(why), .. }) = self.open.get(&row.session) {
             found.push(halted(row, why));
         }
+        found.extend(self.of_clock(row));
         match row.state {
             SessionState::Frozen { epoch, move_id } => {
                 found.extend(self.of_freeze(row, epoch, MoveId::from_bytes(move_id)));
@@ -97,6 +99,18 @@ impl<'a> Lookout<'a> {
             },
         }
         found
+    }
+
+    /// A clock that was ahead when its entry came, until that time has come here too. Nothing waits for it.
+    fn of_clock(&self, row: &SessionRow) -> Option<Value> {
+        let ahead = row.ahead.filter(|ahead| ahead.ts > self.now)?;
+        let message = format!(
+            "seq {} was signed by a clock that was {} ahead of this one when it came; those after it repeat its time",
+            ahead.seq,
+            clock::length(ahead.by_ms)
+        );
+        let fix = format!("throughline log {}, then set the clock of its signer", row.session.short());
+        Some(problem(Code::Future.name(), &message, By::Operator, fix))
     }
 
     /// Whether a freeze is none of a move under way. Where another node drives the move, this one knows since when its row stands
@@ -168,11 +182,12 @@ impl<'a> Lookout<'a> {
         let guard = self.reader.check_guard(row, row.tip.epoch, row.tip)?;
         Ok(guard.err().map(|why| {
             let (by, fix) = match why {
-                // Before that no handoff is known to be later than the damage.
+                // Before that no answer to an offer can be noted.
                 GuardError::Damaged => (By::Operator, "throughline fsck --repair".to_owned()),
                 GuardError::NoRow
                 | GuardError::NotDescendant { .. }
                 | GuardError::EpochBehind { .. }
+                | GuardError::NotTakenOver { .. }
                 | GuardError::Unknown { .. }
                 | GuardError::NotOurs => {
                     (By::Owner, format!("throughline move {} --to self", row.session.short()))

@@ -2,9 +2,11 @@
 
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::build;
+use throughline_protocol::clock;
 use throughline_protocol::control::{Control, Ref, Role};
 use throughline_protocol::entry::Class;
-use throughline_protocol::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId};
+use throughline_protocol::fork::Mark;
+use throughline_protocol::id::{Cid, EntryCid, Principal, Seq, SessionId, UnixMillis};
 use throughline_protocol::verify::ChainState;
 use throughline_store::Reader;
 
@@ -13,18 +15,19 @@ use super::controls::{Granted, controls_of, grant_of};
 use super::{Node, now, shape};
 use crate::api::error::Answer;
 
-/// What a Ref at a session's head says, before it is signed.
+/// What a Ref at a session's head says, before it is signed. A clock that was ahead and is right again makes none that is older
+/// than its head.
 #[must_use]
-pub fn ref_facts(session: SessionId, head: EntryCid, epoch: Epoch, signer: Principal, private: bool) -> Ref {
+pub fn ref_facts(session: SessionId, head: Mark, ts: UnixMillis, signer: Principal, private: bool) -> Ref {
     Ref {
-        ts: now(),
+        ts: clock::written(now(), ts),
         signer,
         space: None,
         capability: None,
         path: Some(session.path()),
-        heads: vec![head.cid()],
+        heads: vec![head.cid.cid()],
         genesis_blob: Some(session.genesis().cid()),
-        generation: epoch.next().get(),
+        generation: head.epoch.next().get(),
         private,
         redirect: None,
     }
@@ -71,7 +74,8 @@ impl Node {
             return Ok(None);
         };
         let tip = state.tip();
-        let mut value = ref_facts(state.session(), tip.cid, tip.epoch, self.principal(), private);
+        let ts = state.position().ts;
+        let mut value = ref_facts(state.session(), tip, ts, self.principal(), private);
         value.space = Some(owner);
         value.capability = Some(capability);
         Ok(Some(build::sign(Control::Ref(value), self.key())?))
@@ -89,6 +93,7 @@ impl Node {
         Ok(serde_json::json!({
             "v": 1, "kind": "anchor", "session": session.to_string(),
             "head": shape::mark(&tip), "epoch": tip.epoch.get(),
+            "notBeforeMs": standing.state.position().ts.get(),
             "class": standing.state.class().word(), "owner": standing.row.owner.to_string(),
             "anchoredThrough": standing.row.summary.anchored_through.map(Seq::get),
             "published": published.map(|cid| cid.to_string()),

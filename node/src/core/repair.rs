@@ -139,7 +139,7 @@ impl Node {
 
     fn note_unknown_guard(&self, session: SessionId) -> Option<Value> {
         let row = LostRow::Guard(session);
-        match self.store().run(NoteUnknownGuard { session, at: now() }) {
+        match self.store().run(NoteUnknownGuard { session }) {
             Ok(Noted::Now) => {
                 let detail = "what was signed here is not known any more: nothing is signed until a handoff";
                 Some(entry(row, Outcome::Noted, detail, None))

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use throughline_protocol::build;
+use throughline_protocol::clock;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::{Authority, Body, Entry};
 use throughline_protocol::id::{Cid, Codec, HashKind, Seq, SessionId, UnixMillis};
@@ -32,7 +33,7 @@ pub(super) fn sign_on<A: Ancestry>(
     };
     let built = draft.payload.as_ref().map(|payload| payload.build(&draft.body, salt)).transpose()?;
     let entry = Entry {
-        ts: ts.max(not_before),
+        ts: clock::written(ts, not_before),
         signer: key.principal(),
         authority,
         place,

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::clock;
 use throughline_protocol::content::Content;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::{Body, Entry, Note};
@@ -13,8 +14,9 @@ use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{Principal, Seq, UnixMillis};
 use throughline_protocol::payload::{Payload, Words};
 use throughline_protocol::view;
-use throughline_store::{PayloadState, Reader, SessionRow, SessionState, StoredEntry};
+use throughline_store::{Ahead, PayloadState, Reader, SessionRow, SessionState, StoredEntry};
 
+use super::now;
 use crate::api::error::Answer;
 
 /// A position: `{"cid", "seq", "epoch"}`.
@@ -175,6 +177,7 @@ pub fn log_entry(
         "role": role_word(reader, entry, row)?,
         "claimedTs": rfc3339(entry.ts),
         "claimedTsMs": entry.ts.get(),
+        "aheadMs": ahead_ms(row, stored.seq, entry.ts),
         "status": status,
         "anchored": row.summary.anchored_through.is_some_and(|through| stored.seq <= through),
         "summary": one_line(entry, payload.as_ref()),
@@ -185,6 +188,18 @@ pub fn log_entry(
             "format": source.format, "line": source.line, "claimedTs": source.ts,
         })),
     }))
+}
+
+/// How far an entry's time is ahead: of this clock when it came, for the one that is noted, else of this clock now.
+fn ahead_ms(row: &SessionRow, seq: Seq, ts: UnixMillis) -> Option<u64> {
+    let noted = row.ahead.filter(|ahead| ahead.seq == seq).map(|ahead| ahead.by_ms);
+    noted.or_else(|| clock::ahead_ms(ts, UnixMillis::default(), now()))
+}
+
+/// The newest entry that was ahead when it came, as `verify` and `fetch` tell it.
+#[must_use]
+pub fn ahead(ahead: &Ahead) -> Value {
+    json!({"seq": ahead.seq.get(), "claimedTs": rfc3339(ahead.ts), "aheadMs": ahead.by_ms})
 }
 
 /// How an entry of the main chain counts.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use throughline_protocol::block::{Decoded, Signed};
+use throughline_protocol::clock;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::content::Content;
 use throughline_protocol::control::{Control, Ref, Role};
@@ -15,7 +16,7 @@ use throughline_protocol::entry::{Body, Entry, Handoff};
 use throughline_protocol::fork::Controls;
 use throughline_protocol::handoff::driver::{Input, Unsigned};
 use throughline_protocol::handoff::{Opening, Point, Receipt};
-use throughline_protocol::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId};
+use throughline_protocol::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 use throughline_protocol::payload::Payload;
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::skip;
@@ -179,16 +180,11 @@ pub(super) fn check_signed(
             return Err(Reject::new(Code::MoveState, format!("expected {name} {}, got {got}", asked[name])));
         }
     }
-    if asked["notBeforeMs"].as_u64().is_some_and(|least| entry.ts.get() < least) {
+    let prev = UnixMillis::new(asked["notBeforeMs"].as_u64().unwrap_or_default())?;
+    if entry.ts < prev {
         return Err(Reject::new(Code::TsOrder, "the handoff is older than the entry it stands on"));
     }
-    let ahead_ms = entry.ts.get().saturating_sub(now().get());
-    if ahead_ms > throughline_protocol::limits::FUTURE_TS_MS_MAX {
-        return Err(Reject::new(
-            Code::Future,
-            format!("the handoff is {} s ahead of this clock", ahead_ms / 1000),
-        ));
-    }
+    clock::check(entry.ts, prev, now())?;
     Ok(opening)
 }
 

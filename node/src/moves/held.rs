@@ -26,7 +26,9 @@ use throughline_protocol::id::{Epoch, Principal, SessionId};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::Prechecked;
 use throughline_protocol::wire::handoff::HandoffStep;
-use throughline_store::{Expect, PutJob, RaiseFence, SessionRow, SessionState, SetState, StagingUse};
+use throughline_store::{
+    Expect, NoteOffer, PutJob, RaiseFence, SessionRow, SessionState, SetState, StagingUse,
+};
 
 use super::held_target::Fetching;
 use super::{Desk, facts, wire};
@@ -115,6 +117,11 @@ impl Held {
         }
         self.run(desk);
         let reply = self.take_answer(request);
+        if let (HandoffStep::Offer { epoch, head, .. }, Ok(_)) = (step, &reply) {
+            // Durable before the answer leaves: after a reset no other handoff lets this node sign.
+            let offer = NoteOffer { session: self.session, epoch: *epoch, head: *head };
+            desk.node.store().run(offer).map_err(|error| reject(error.into()))?;
+        }
         self.catch_up(desk).map_err(reject)?;
         reply
     }

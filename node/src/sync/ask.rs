@@ -7,6 +7,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use libp2p::PeerId;
 use throughline_protocol::block::Block;
+use throughline_protocol::clock::Apart;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
 use throughline_protocol::fork::Controls;
@@ -23,7 +24,7 @@ use tokio::time::timeout;
 use super::fault::PeerFault;
 use super::shared::{Shared, blocking};
 use crate::api::error::Answer;
-use crate::core::{Node, controls_of, now};
+use crate::core::{Node, controls_of};
 use crate::net::{FrameStream, Protocol, principal_of};
 
 /// Heads taken from one peer's answer.
@@ -86,18 +87,24 @@ impl Shared {
         owner: Option<Principal>,
         extra: Option<Arc<[u8]>>,
     ) -> Answer<Credentials> {
-        let (node, mine) = (self.node()?, self.net.peer_principal());
-        let Some(theirs) = principal_of(&peer) else { return Ok(Credentials::default()) };
+        let node = self.node()?;
+        let Some(auth) = self.proof(peer)? else { return Ok(Credentials::default()) };
         blocking(move || {
-            let proof = proof::build(node.key(), Ends { mine, theirs }, now())?;
             let mut grants: Vec<Arc<[u8]>> = extra.into_iter().collect();
             if let Some(owner) = owner.or(node.owner()) {
                 grants.extend(own_grants(&node.reader()?, owner, &node)?);
             }
             grants.truncate(limits::GRANTS_MAX);
-            Ok(Credentials { auth: Some(Arc::clone(proof.bytes())), grants })
+            Ok(Credentials { auth: Some(auth), grants })
         })
         .await
+    }
+
+    /// The proof of who asks, for the connection to a peer. None for one whose key proves nothing.
+    fn proof(&self, peer: PeerId) -> Answer<Option<Arc<[u8]>>> {
+        let Some(theirs) = principal_of(&peer) else { return Ok(None) };
+        let ends = Ends { mine: self.net.peer_principal(), theirs };
+        Ok(Some(Arc::clone(proof::build(self.node()?.key(), ends, (self.limits.clock)())?.bytes())))
     }
 
     async fn open(&self, peer: PeerId, protocol: Protocol, body: Vec<u8>) -> Result<FrameStream, PeerFault> {
@@ -107,14 +114,18 @@ impl Shared {
         Ok(stream)
     }
 
-    /// Sends a chain request.
+    /// Sends a chain request. One of many under the same credentials, so it brings a proof of its own: the first may be too old by now.
     pub(super) async fn chain(
         &self,
         peer: PeerId,
         credentials: &Credentials,
         ask: ChainAsk,
     ) -> Result<Line, PeerFault> {
-        let request = ChainRequest { credentials: credentials.clone(), ask };
+        let mut credentials = credentials.clone();
+        if credentials.auth.is_some() {
+            credentials.auth = self.proof(peer).map_err(|problem| PeerFault::ours(&problem))?;
+        }
+        let request = ChainRequest { credentials, ask };
         let stream = self.open(peer, Protocol::Chain, request.encode_body()).await?;
         if let Some(key) = principal_of(&peer) {
             self.contacts.heard(key);
@@ -122,7 +133,7 @@ impl Shared {
         Ok(Line { stream, bytes: 0 })
     }
 
-    /// Compares heads.
+    /// Compares heads. A peer whose clock differs too much for a proof tells those that anybody may know, and that it does.
     pub(super) async fn ask_heads(
         &self,
         peer: PeerId,
@@ -131,7 +142,20 @@ impl Shared {
     ) -> Result<HeadsTold, PeerFault> {
         let mut line = self.chain(peer, credentials, ask).await?;
         let mut told = HeadsTold::default();
-        while let Some(frame) = line.next().await? {
+        loop {
+            let frame = match line.next().await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    self.with_key(peer, |key| self.contacts.took_proof(key));
+                    break;
+                }
+                Err(PeerFault { apart: Some(apart), .. }) => {
+                    let apart = Apart { ours: (self.limits.clock)(), ..apart };
+                    self.with_key(peer, |key| self.contacts.apart(key, apart));
+                    break;
+                }
+                Err(fault) => return Err(fault),
+            };
             let ChainAnswer::Heads { owners, sessions } = frame else {
                 return unsolicited("expected heads, got another frame");
             };
@@ -143,6 +167,12 @@ impl Shared {
         }
         told.bytes = line.bytes;
         Ok(told)
+    }
+
+    fn with_key(&self, peer: PeerId, act: impl FnOnce(Principal)) {
+        if let Some(key) = principal_of(&peer) {
+            act(key);
+        }
     }
 
     /// Asks for blocks by CID, at most [`limits::BLOBS_MAX`], each frame within `idle`. Those that the peer has and that hash to what

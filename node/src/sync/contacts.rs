@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use throughline_protocol::clock::Apart;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
 
@@ -74,6 +75,8 @@ struct Contact {
     seen: Option<Instant>,
     heads: BTreeMap<SessionId, Told>,
     digests: BTreeMap<Principal, [u8; 32]>,
+    /// How its clock stands to this one, while they differ by more than a proof may.
+    apart: Option<Apart>,
 }
 
 /// All contacts, by connection key.
@@ -103,11 +106,29 @@ impl Contacts {
     pub(super) fn proved(&self, peer: Principal, principal: Principal) -> Proved {
         self.with(peer, |contact| {
             contact.seen = Some(Instant::now());
+            contact.apart = None;
             match contact.proven.replace(principal) {
                 Some(before) if before == principal => Proved::Before,
                 Some(_) | None => Proved::Now,
             }
         })
+    }
+
+    /// A proof of the peer's was right but for its time, or it said so of one of ours.
+    pub(super) fn apart(&self, peer: Principal, apart: Apart) {
+        self.with(peer, |contact| contact.apart = Some(apart));
+    }
+
+    /// The peer took a proof of ours.
+    pub(super) fn took_proof(&self, peer: Principal) {
+        if let Some(contact) = self.lock().get_mut(&peer) {
+            contact.apart = None;
+        }
+    }
+
+    /// How the peer's clock stands to this one, when they differ by more than a proof may.
+    pub(super) fn apart_of(&self, peer: Principal) -> Option<Apart> {
+        self.lock().get(&peer).and_then(|contact| contact.apart)
     }
 
     /// The connection is gone, and with it what was proved over it.

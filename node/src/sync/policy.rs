@@ -16,11 +16,13 @@ use std::sync::{Mutex, PoisonError};
 
 use libp2p::PeerId;
 use throughline_protocol::block::Signed;
+use throughline_protocol::clock::Apart;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::Class;
 use throughline_protocol::fork::{Controls, Mark};
 use throughline_protocol::id::{AgentIri, Principal, Seq, SessionId};
 use throughline_protocol::verify::ChainState;
+use throughline_protocol::wire::WireError;
 use throughline_store::{Found, Lane, Reader, SessionRow};
 
 use super::published::{Classes, published};
@@ -38,6 +40,15 @@ pub struct Asker {
     pub principal: Option<Principal>,
     /// Capabilities that it brought along. Their signatures were checked; whose they are was not.
     pub grants: Vec<Signed<Control>>,
+    /// How its clock stands to this one, when that is all that is wrong with its proof: a stranger that is told so.
+    pub apart: Option<Apart>,
+}
+
+impl Asker {
+    /// What this asker is told instead of *not found*, and at the end of an answer that keeps to what strangers may see.
+    pub(super) fn clock_error(&self) -> Option<WireError> {
+        self.apart.map(WireError::apart)
+    }
 }
 
 /// As what an asker stands to an owner's session.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use throughline_protocol::code::Code;
-use throughline_protocol::id::SessionId;
+use throughline_protocol::id::{SessionId, UnixMillis};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,7 +18,7 @@ use super::policy::Targets;
 use super::published::Classes;
 use super::serve::HandoffHandler;
 use crate::api::error::{Answer, Problem};
-use crate::core::Node;
+use crate::core::{Node, now};
 use crate::net::NetHandle;
 
 /// How the network side paces itself.
@@ -36,6 +36,8 @@ pub struct SyncLimits {
     pub peers_max: usize,
     /// How often a device anchors one session.
     pub anchor_every: Duration,
+    /// The clock that peer proofs are made and checked by.
+    pub clock: fn() -> UnixMillis,
 }
 
 impl Default for SyncLimits {
@@ -47,6 +49,7 @@ impl Default for SyncLimits {
             redial_max: Duration::from_secs(60),
             peers_max: 16,
             anchor_every: Duration::from_secs(60),
+            clock: now,
         }
     }
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use throughline_protocol::block::Signed;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::Class;
-use throughline_protocol::id::{Principal, SessionId};
+use throughline_protocol::id::{Principal, SessionId, UnixMillis};
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::ticket::{PeerTicket, Ticket};
 use throughline_protocol::verify::Prechecked;
@@ -70,6 +70,15 @@ impl TestNode {
     }
 
     pub(super) async fn with_owner(listen: &str, owner: Option<Principal>) -> Self {
+        TestNode::with_clock(listen, owner, now).await
+    }
+
+    /// A node whose clock shows something else, as far as proofs go.
+    pub(super) async fn with_clock(
+        listen: &str,
+        owner: Option<Principal>,
+        clock: fn() -> UnixMillis,
+    ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let dirs = Dirs::locate(Some(home.path()), &Environment::pick(|_| None)).unwrap();
         dirs.create().unwrap();
@@ -81,7 +90,7 @@ impl TestNode {
         }
         let config = Config::load(&dirs, &overrides).unwrap();
         let node = Node::open(dirs, config, "test").unwrap();
-        let limits = SyncLimits { compare_every: Duration::from_secs(3_600), ..SyncLimits::default() };
+        let limits = SyncLimits { compare_every: Duration::from_secs(3_600), clock, ..SyncLimits::default() };
         let config = NetConfig::loopback(seed, vec![listen.parse().unwrap()]);
         let network = Network::start_with(&node, config, limits).await.unwrap();
         node.attach_network(network.clone());

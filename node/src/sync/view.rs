@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use libp2p::Multiaddr;
 use serde_json::{Value, json};
+use throughline_protocol::clock::Apart;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{Principal, SessionId};
 
@@ -35,6 +36,8 @@ pub struct PeerView {
     pub seen: Option<Duration>,
     /// What it is charged with; none when nothing counts against it.
     pub charges: Option<Charges>,
+    /// How its clock stands to this one, when they differ by more than a proof may.
+    pub apart: Option<Apart>,
     /// The heads that it told.
     pub heads: Vec<HeadView>,
 }
@@ -78,6 +81,7 @@ impl PeerView {
             rtt: None,
             seen: shared.contacts.silence(peer),
             charges: None,
+            apart: shared.contacts.apart_of(peer),
             heads: heads.collect(),
         }
     }
@@ -97,11 +101,18 @@ impl PeerView {
             }),
             "rttMs": self.rtt.map(millis),
             "seenAgeMs": self.seen.map(millis),
+            "clock": self.apart.map(apart_json),
             "charges": self.charges.map(|charges| json!({
                 "count": charges.count, "code": charges.reason.name(), "ageMs": millis(charges.age),
                 "blockedForMs": charges.blocked_for.map(millis),
             })),
         })
+    }
+
+    /// What to call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.alias.clone().unwrap_or_else(|| self.principal.unwrap_or(self.peer).short())
     }
 
     /// The peer's copy of a session, as it told it; none when it told nothing of that session.
@@ -116,6 +127,11 @@ impl PeerView {
             "connected": self.connected, "seenAgeMs": millis(told.age),
         }))
     }
+}
+
+/// How another clock stands to this one, as the JSON interface says it.
+pub(super) fn apart_json(apart: Apart) -> Value {
+    json!({"differsMs": apart.ms(), "isAhead": apart.is_ahead()})
 }
 
 /// Milliseconds, as the JSON interface gives times.

@@ -22,8 +22,10 @@ pub mod proof;
 
 use std::sync::Arc;
 
+use crate::clock::Apart;
 use crate::code::{Code, Reject};
 use crate::codec::{Map, Value, encode_map};
+use crate::id::UnixMillis;
 use crate::limits;
 use crate::schema::{self, Fields, is_unsafe_char};
 
@@ -111,6 +113,7 @@ impl Credentials {
 pub struct WireError {
     code: ErrorCode,
     detail: Option<String>,
+    clock: Option<UnixMillis>,
 }
 
 /// The code of an error answer.
@@ -126,7 +129,14 @@ impl WireError {
     /// An error without detail.
     #[must_use]
     pub fn new(code: Code) -> Self {
-        WireError { code: ErrorCode::Known(code), detail: None }
+        WireError { code: ErrorCode::Known(code), detail: None, clock: None }
+    }
+
+    /// The answer to a proof whose only fault is its time: with what this clock shows, by which the asker finds the difference.
+    #[must_use]
+    pub fn apart(apart: Apart) -> Self {
+        let error = WireError::from(Reject::from(proof::Refused::Apart(apart)));
+        WireError { clock: Some(apart.ours), ..error }
     }
 
     /// An error with a detail. What a detail may not hold is left out of it, and it is cut at
@@ -136,7 +146,7 @@ impl WireError {
         let mut kept: String = detail.chars().filter(|c| !is_unsafe_char(*c)).collect();
         let cut = kept.floor_char_boundary(limits::ERROR_DETAIL_BYTES_MAX);
         kept.truncate(cut);
-        WireError { code: ErrorCode::Known(code), detail: (!kept.is_empty()).then_some(kept) }
+        WireError { code: ErrorCode::Known(code), detail: (!kept.is_empty()).then_some(kept), clock: None }
     }
 
     /// The code.
@@ -151,12 +161,19 @@ impl WireError {
         self.detail.as_deref()
     }
 
+    /// What the peer's clock shows, when it says that the two differ too much.
+    #[must_use]
+    pub fn clock(&self) -> Option<UnixMillis> {
+        self.clock
+    }
+
     fn to_map(&self) -> Map<'_> {
         let code = match &self.code {
             ErrorCode::Known(code) => code.name(),
             ErrorCode::Unknown(name) => name,
         };
-        Map::new().with("k", "error").with("code", code).with_some("detail", self.detail())
+        let map = Map::new().with("k", "error").with("code", code).with_some("detail", self.detail());
+        map.with_some("clock", self.clock)
     }
 
     fn from_map(map: &Map<'_>) -> Result<Self, Reject> {
@@ -167,6 +184,7 @@ impl WireError {
         Ok(WireError {
             code: known.map_or(ErrorCode::Unknown(name), ErrorCode::Known),
             detail: fields.maybe("detail", error_detail)?,
+            clock: fields.maybe("clock", schema::millis)?,
         })
     }
 }

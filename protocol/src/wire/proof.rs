@@ -6,6 +6,7 @@
 
 use crate::block::Signed;
 use crate::build;
+use crate::clock::{self, Apart};
 use crate::code::{Code, Reject};
 use crate::control::Capability;
 use crate::id::{Principal, UnixMillis};
@@ -38,20 +39,49 @@ pub fn build(key: &SigningKey, ends: Ends, ts: UnixMillis) -> Result<Signed<Capa
     build::sign(proof, key)
 }
 
+/// Why a proof does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is none, or one for another connection.
+    Invalid(Reject),
+    /// Everything is right but its time. Whoever sent it may be told so: that tells of this clock and of nothing else.
+    Apart(Apart),
+}
+
+impl From<Refused> for Reject {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Invalid(reject) => reject,
+            Refused::Apart(apart) => {
+                let most = clock::length(PEER_PROOF_WINDOW_MS);
+                let what =
+                    format!("expected a proof within {most} of this clock, got one of a clock {apart}");
+                Reject::new(Code::PeerProof, what)
+            }
+        }
+    }
+}
+
+impl From<Reject> for Refused {
+    fn from(reject: Reject) -> Self {
+        Refused::Invalid(reject)
+    }
+}
+
 /// Checks a proof that the other side sent; returns the principal behind it.
 ///
 /// # Errors
-/// What the blob itself is refused for (size, codec, schema, key, signature), then `E_PEER_PROOF` when it is a grant, is
-/// for another connection or is more than ten minutes from `now`.
+/// What the blob itself is refused for (size, codec, schema, key, signature), then `E_PEER_PROOF` when it is a grant or is
+/// for another connection; last, and apart from these, when it is more than ten minutes from `now`.
 pub fn check(
     bytes: &[u8],
     keys: &mut VerifyingKeys,
     ends: Ends,
     now: UnixMillis,
-) -> Result<Principal, Reject> {
+) -> Result<Principal, Refused> {
     let proof = Signed::<Capability>::check(bytes, keys)?;
     let proof = proof.value();
-    let refuse = |what: &str| Err(Reject::new(Code::PeerProof, what));
+    let refuse = |what: &str| Err(Reject::new(Code::PeerProof, what).into());
     if proof.role.is_some() || proof.path.is_some() {
         return refuse("expected a capability without role and path, got a grant");
     }
@@ -61,14 +91,8 @@ pub fn check(
     if proof.audience != Some(ends.mine) {
         return refuse("expected this node's peer key as audience, got another or none");
     }
-    let apart_ms = proof.ts.get().abs_diff(now.get());
-    if apart_ms > PEER_PROOF_WINDOW_MS {
-        return Err(Reject::new(
-            Code::PeerProof,
-            format!("expected a time within {PEER_PROOF_WINDOW_MS} ms, got one {apart_ms} ms away"),
-        ));
-    }
-    Ok(proof.signer)
+    let apart = Apart { theirs: proof.ts, ours: now };
+    if apart.ms() > PEER_PROOF_WINDOW_MS { Err(Refused::Apart(apart)) } else { Ok(proof.signer) }
 }
 
 #[cfg(test)]
@@ -103,7 +127,9 @@ mod tests {
             assert_eq!(check_at(ms), Ok(owner.principal()));
         }
         for ms in [NOW_MS - PEER_PROOF_WINDOW_MS - 1, NOW_MS + PEER_PROOF_WINDOW_MS + 1] {
-            assert_eq!(check_at(ms).unwrap_err().code, Code::PeerProof);
+            let apart = Apart { theirs: at(NOW_MS), ours: at(ms) };
+            assert_eq!(check_at(ms), Err(Refused::Apart(apart)));
+            assert_eq!(Reject::from(Refused::Apart(apart)).code, Code::PeerProof);
         }
     }
 
@@ -115,8 +141,12 @@ mod tests {
         for wrong in
             [Ends { mine: other, ..flipped(ends()) }, Ends { theirs: other, ..flipped(ends()) }, ends()]
         {
-            let reject = check(proof.bytes(), &mut keys, wrong, at(NOW_MS)).unwrap_err();
-            assert_eq!(reject.code, Code::PeerProof, "{wrong:?}");
+            // Nor is anybody told of this clock by a proof of another connection.
+            for now in [NOW_MS, 0] {
+                let refused = check(proof.bytes(), &mut keys, wrong, at(now)).unwrap_err();
+                assert!(matches!(refused, Refused::Invalid(_)), "{wrong:?}");
+                assert_eq!(Reject::from(refused).code, Code::PeerProof, "{wrong:?}");
+            }
         }
     }
 
@@ -134,8 +164,8 @@ mod tests {
             audience: Some(ends().theirs),
         };
         let grant = build::sign(grant, &owner).unwrap();
-        let reject = check(grant.bytes(), &mut keys, flipped(ends()), at(NOW_MS)).unwrap_err();
-        assert_eq!(reject.code, Code::PeerProof);
+        let refused = check(grant.bytes(), &mut keys, flipped(ends()), at(NOW_MS)).unwrap_err();
+        assert_eq!(Reject::from(refused).code, Code::PeerProof);
 
         let mut bytes = build(&owner, ends(), at(NOW_MS)).unwrap().bytes().to_vec();
         let last = bytes.len() - 1;

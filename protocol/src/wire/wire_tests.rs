@@ -88,7 +88,15 @@ fn chain_answers() -> Vec<ChainAnswer> {
         ChainAnswer::Blob { cid: Cid::sha256(Codec::Raw, b"a"), bytes: None },
         ChainAnswer::End,
         ChainAnswer::Error(WireError::with_detail(Code::Quota, "too many sessions")),
-        ChainAnswer::Error(WireError { code: ErrorCode::Unknown("E_LATER".into()), detail: None }),
+        ChainAnswer::Error(WireError {
+            code: ErrorCode::Unknown("E_LATER".into()),
+            detail: None,
+            clock: None,
+        }),
+        ChainAnswer::Error(WireError::apart(Apart {
+            theirs: UnixMillis::default(),
+            ours: UnixMillis::new(1_000_000).unwrap(),
+        })),
     ]
 }
 
@@ -328,7 +336,7 @@ fn every_required_field_is_required() {
         assert_required(&message, &["auth", "grants"]);
     }
     for message in chain_answers() {
-        assert_required(&message, &["bytes", "detail"]);
+        assert_required(&message, &["bytes", "detail", "clock"]);
     }
     for message in append_requests() {
         assert_required(&message, &["payload", "grants"]);

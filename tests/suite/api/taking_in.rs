@@ -195,8 +195,22 @@ async fn what_this_key_signed_in_another_life_is_history() {
     let body = json!({"base": base["prev"], "entry": response("again?")});
     let (status, refused) = home.post_as(&format!("/v1/sessions/{session}/entries"), "k", &body).await;
     assert_eq!((status, code(&refused)), (403, "E_SIGN_GUARD"));
-    // A handoff to the same server opens a new epoch, and then it may.
+    // A handoff that merely comes opens a new epoch, and the other life may go on in it as well: this one does not.
     let handoff = home.handoff(&session, Some(home.node.principal())).await;
+    let (status, answer) = home.post_signed(&session, &handoff, None, &[]).await;
+    assert_eq!(status, 201, "{answer}");
+    let body = json!({"base": handoff.cid().to_string(), "entry": response("again?")});
+    let (status, refused) = home.post_as(&format!("/v1/sessions/{session}/entries"), "l", &body).await;
+    assert_eq!((status, code(&refused)), (403, "E_SIGN_GUARD"));
+    // One whose offer it answered lets it.
+    let handoff = home.handoff(&session, Some(home.node.principal())).await;
+    let place = handoff.value().place.unwrap();
+    let offer = throughline_store::NoteOffer {
+        session: session.parse().unwrap(),
+        epoch: place.epoch,
+        head: place.prev,
+    };
+    home.node.store().run(offer).unwrap();
     let (status, answer) = home.post_signed(&session, &handoff, None, &[]).await;
     assert_eq!(status, 201, "{answer}");
     home.append(&session, &handoff.cid().to_string(), "a new epoch").await;

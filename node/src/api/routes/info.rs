@@ -134,6 +134,12 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
         })
         .collect();
     let store = node.store().read_only_reason();
+    let clocks = peers.iter().filter_map(|peer| {
+        let apart = peer.apart?;
+        let message = format!("the clock of {} is {apart}: neither takes a proof of the other", peer.name());
+        let fix = "set the clock that is wrong, there or here";
+        Some(json!({"code": "E_PEER_PROOF", "severity": "warning", "message": message, "fix": fix}))
+    });
     let health: Vec<Value> = store
         .iter()
         .map(|ReadOnly { why, ended }| {
@@ -143,6 +149,7 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
             };
             json!({"code": "H_READ_ONLY", "severity": "error", "message": why, "fix": fix})
         })
+        .chain(clocks)
         .collect();
     Ok(json!({
         "v": 1, "kind": "status",

@@ -207,8 +207,13 @@ async fn verify(
     told: Option<EntryCid>,
 ) -> Answer<Json<Value>> {
     let began = std::time::Instant::now();
-    let report = app.act(move |node| node.verify(session, payloads, told)).await?;
-    let mut answer = crate::report::verify(&report, "store");
+    let verified = move |node: &Node| {
+        let mut answer = crate::report::verify(&node.verify(session, payloads, told)?, "store");
+        let row = node.reader()?.session(session)?;
+        answer["ahead"] = row.and_then(|row| row.ahead).as_ref().map(shape::ahead).into();
+        Ok(answer)
+    };
+    let mut answer = app.act(verified).await?;
     answer["elapsedMs"] = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).into();
     Ok(Json(answer))
 }

@@ -386,10 +386,21 @@ impl Drive<'_> {
         match signed {
             Ok(bytes) => {
                 let told = self.api.post_blob(&self.path(answer, "/handoff"), &bytes);
-                self.unless_it_went_on(answer, told, Code::HeadMoved)
+                match self.unless_it_went_on(answer, told, Code::HeadMoved) {
+                    // Whether it was taken is not known, or it waits for nothing any more: what helps is in the problem.
+                    Err(problem) if !self.still_waits(answer) => Err(problem),
+                    Err(problem) => Err(self.roll_back(answer, problem)),
+                    goes_on => goes_on,
+                }
             }
             Err(problem) => Err(self.roll_back(answer, problem)),
         }
+    }
+
+    /// Whether the move waits for the handoff as before: what was sent did nothing, and its source stands still for it.
+    fn still_waits(&self, answer: &Value) -> bool {
+        let now = self.api.get(&self.path(answer, ""));
+        now.is_ok_and(|now| view::text(&now, "/state") == "needs-handoff")
     }
 
     /// Rolls back because of `problem`, which is what the command ends with. When rolling back fails too the source

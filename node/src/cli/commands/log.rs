@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 use serde_json::{Value, json};
+use throughline_protocol::clock;
 
 use crate::api::error::Answer;
 use crate::cli::context::Context;
@@ -192,6 +193,9 @@ fn entry(item: &Value, args: &LogArgs, names: &Names) -> Page {
     match view::text(item, "/status") {
         "valid" | "" => page.plain(head.trim_end()),
         status => page.mark(Mark::Warning, format!("{} [{status}]", head.trim_end())),
+    }
+    if let Some(ms) = view::at(item, "/aheadMs").as_u64() {
+        page.mark(Mark::Warning, format!("      its time is {} ahead of this clock", clock::length(ms)));
     }
     for word in words {
         page.block(6, word);

@@ -6,7 +6,7 @@ use throughline_protocol::block::Decoded;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{Cid, SessionId};
-use throughline_protocol::{codec, limits};
+use throughline_protocol::{clock, codec, limits};
 
 use super::status;
 use crate::api::client::Call;
@@ -169,6 +169,9 @@ fn entry_page(answer: &Value, names: &Names) -> Page {
         format!("{signer} as {}, epoch {}", text("/role"), view::number(answer, "/epoch")),
     ]);
     page.row(["claimed".to_owned(), text("/claimedTs")]);
+    if let Some(ms) = view::at(answer, "/aheadMs").as_u64() {
+        page.row(["clock".to_owned(), format!("{} ahead of this one", clock::length(ms))]);
+    }
     page.row(["summary".to_owned(), text("/summary")]);
     for link in view::items(answer, "/links") {
         let state = if view::flag(link, "/present") { "here" } else { "not here" };

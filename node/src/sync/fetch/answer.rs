@@ -6,7 +6,7 @@ use throughline_protocol::id::EntryCid;
 
 use super::{Fetched, Transfer, Use, Wanted};
 use crate::api::error::Answer;
-use crate::core::{Node, PayloadUse};
+use crate::core::{Node, PayloadUse, shape};
 use crate::report;
 use crate::sync::view::millis;
 
@@ -20,6 +20,8 @@ pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) ->
             report::verify(&node.review(fetched.session, PayloadUse::Present, told)?, "peers")
         }
     };
+    let row = node.reader()?.session(fetched.session)?.filter(|_| fetched.mode == Use::Adopt);
+    answer["ahead"] = row.and_then(|row| row.ahead).as_ref().map(shape::ahead).into();
     answer["kind"] = "fetch".into();
     answer["adopted"] = (fetched.mode == Use::Adopt).into();
     answer["transfer"] = transfer(&fetched.transfer);

@@ -29,6 +29,7 @@ mod witness;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use throughline_protocol::clock::Apart;
 use throughline_protocol::code::Code;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{Principal, SessionId};
@@ -37,6 +38,7 @@ use throughline_protocol::wire::chain::OwnerState;
 use throughline_store::PinDepth;
 
 use super::shared::Shared;
+use super::view::apart_json;
 use crate::api::error::{Answer, Problem};
 use crate::core::Evaluated;
 use adopting::Told;
@@ -173,11 +175,15 @@ impl Shared {
         let providers = self.providers(&request.from).await?;
         let named = !request.from.is_empty();
         let names: Vec<String> = providers.iter().map(Provider::name).collect();
+        let keys: Vec<Principal> = providers.iter().map(|provider| provider.key).collect();
         let session = request.session;
         let owner = self.on_node(move |node| owner_state(node, session)).await?;
         let mut answers = self.heads_of(session, providers, owner, idle).await;
         let Some(mut told) = best_head(&answers) else {
-            return Err(nothing_told(session, &answers, &names, named));
+            let mut apart = names.iter().zip(keys).filter_map(|(name, key)| {
+                self.contacts.apart_of(key).map(|apart| clock_differs(session, name, apart))
+            });
+            return Err(apart.next().unwrap_or_else(|| nothing_told(session, &answers, &names, named)));
         };
         tracing::debug!(peers = answers.len(), seq = told.seq.get(), took = ?began.elapsed(), "heads were told");
         if answers.len() < request.peers_min {
@@ -244,6 +250,16 @@ fn owner_state(node: &crate::core::Node, session: SessionId) -> Answer<Option<Ow
     let Some(row) = reader.session(session)? else { return Ok(None) };
     let held = reader.owner_digest(row.owner)?;
     Ok(Some(OwnerState { owner: row.owner, count: held.count, digest: held.digest }))
+}
+
+/// The answer when nobody told of the session and a peer that was asked took no proof: it shows only what anybody may see.
+fn clock_differs(session: SessionId, name: &str, apart: Apart) -> Problem {
+    let what = format!("{name} took no proof of who asks, since its clock is {apart}");
+    Problem::new(Code::PeerProof, what)
+        .with("session", session.to_string())
+        .with("peer", name)
+        .with("clock", apart_json(apart))
+        .hint("set the clock that is wrong, here or there; then the same command again")
 }
 
 /// The one answer for absent, private, and held by somebody who is off.

@@ -206,7 +206,7 @@ impl Work {
             (Err(violation), Err(Failed::Signature(reject)))
                 if violation.reject.code == Code::SyncUnsolicited =>
             {
-                Err(PeerFault { reject, charged: violation.charged })
+                Err(PeerFault { reject, charged: violation.charged, apart: None })
             }
             (Err(violation), _) => Err(violation.into()),
         }

@@ -107,7 +107,7 @@ async fn askers(shared: &Shared) -> Vec<Asker> {
     let proven = connected.into_iter().filter_map(|connected| {
         let principal = shared.contacts.principal_of(connected.principal)?;
         let (peer, peer_key) = (connected.peer, connected.principal);
-        Some(Asker { peer, peer_key, principal: Some(principal), grants: Vec::new() })
+        Some(Asker { peer, peer_key, principal: Some(principal), grants: Vec::new(), apart: None })
     });
     proven.collect()
 }

@@ -82,7 +82,7 @@ impl Interest {
         let known = peers::list(&reader)?.into_iter().find(|known| known.peer == key);
         let proven = shared.contacts.principal_of(key);
         let principal = proven.or(known.as_ref().map(|known| known.principal));
-        let asker = Asker { peer, peer_key: key, principal, grants: Vec::new() };
+        let asker = Asker { peer, peer_key: key, principal, grants: Vec::new(), apart: None };
         let mut gate = Gate::new(&reader, &asker, &shared.targets, &shared.classes);
         let mut sessions = Vec::new();
         for session in &self.sessions {

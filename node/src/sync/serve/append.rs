@@ -19,7 +19,7 @@ use throughline_store::Reader;
 
 use super::super::policy::{Asker, Gate, Party, Reach, View, party};
 use super::super::shared::{Shared, blocking};
-use super::{asker, failed, not_found, read_request};
+use super::{asker, failed, not_found, read_request, told};
 use crate::api::error::{Answer, Problem};
 use crate::core::{Appended, Node, SignedAppend};
 use crate::net::{FrameError, FrameStream};
@@ -33,9 +33,13 @@ pub(super) async fn serve(
     let Some(request) = read_request::<AppendRequest>(shared, peer, stream).await? else { return Ok(()) };
     let grants = request.credentials.grants.iter().map(|grant| grant.to_vec()).collect();
     let Some(asker) = asker(shared, peer, request.credentials.clone()).await else { return Ok(()) };
-    let worker = Arc::clone(shared);
+    let (worker, clock) = (Arc::clone(shared), asker.clock_error());
     let answered = blocking(move || append(&worker, &asker, request, grants)).await;
-    let answer = answered.unwrap_or_else(|problem| AppendAnswer::Error(refusal(&problem)));
+    let answer = match answered {
+        Ok(AppendAnswer::Error(error)) => AppendAnswer::Error(told(error, clock)),
+        Ok(answer) => answer,
+        Err(problem) => AppendAnswer::Error(refusal(&problem)),
+    };
     stream.write(&answer.encode_body()).await?;
     stream.finish().await
 }
@@ -123,11 +127,11 @@ fn between(reader: &Reader, session: SessionId, prev: EntryCid, tip: Seq) -> Ans
 /// What a writer is told. What went wrong inside this node is not for outside.
 fn refusal(problem: &Problem) -> WireError {
     use throughline_protocol::code::Fault;
-    let told = matches!(
+    let is_told = matches!(
         problem.code(),
         Code::NotHolder | Code::Frozen | Code::Retired | Code::Sealed | Code::Idempotency
     );
-    if problem.code().fault() == Fault::Local && !told {
+    if problem.code().fault() == Fault::Local && !is_told {
         return failed(problem);
     }
     WireError::with_detail(problem.code(), problem.detail())

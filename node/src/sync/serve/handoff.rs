@@ -40,10 +40,12 @@ pub(super) async fn serve(
 
 async fn answer(shared: &Arc<Shared>, asker: Asker, request: HandoffRequest) -> HandoffAnswer {
     let (worker, session, who) = (Arc::clone(shared), request.session, asker.clone());
+    let clock = asker.clock_error();
     match blocking(move || may_move(&worker, &who, session)).await {
         Ok(true) => {}
         Ok(false) if asker.principal.is_none() => {
-            return HandoffAnswer::Error(WireError::new(Code::PeerProof));
+            let error = clock.unwrap_or_else(|| WireError::new(Code::PeerProof));
+            return HandoffAnswer::Error(error);
         }
         Ok(false) => return HandoffAnswer::Error(not_found()),
         Err(problem) => return HandoffAnswer::Error(failed(&problem)),

@@ -20,8 +20,8 @@ use throughline_protocol::control::Control;
 use throughline_protocol::id::Principal;
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, ChainRequest};
-use throughline_protocol::wire::proof::{self, Ends};
-use throughline_protocol::wire::{Credentials, Message, WireError};
+use throughline_protocol::wire::proof::{self, Ends, Refused};
+use throughline_protocol::wire::{Credentials, ErrorCode, Message, WireError};
 use throughline_store::Reader;
 use tokio::sync::mpsc;
 
@@ -32,7 +32,6 @@ use super::parties;
 use super::policy::{Asker, Gate};
 use super::shared::{Shared, blocking};
 use crate::api::error::{Answer, Problem};
-use crate::core::now;
 use crate::net::{FrameError, FrameStream, Protocol, principal_of};
 
 pub use handoff::HandoffHandler;
@@ -79,6 +78,15 @@ impl Scene {
 /// The refusal for *absent* and *not for you* alike.
 fn not_found() -> WireError {
     WireError::new(Code::NotFoundYet)
+}
+
+/// What an asker is told whose proof is right but for its time, where another one is told *not found*. It is as true of what is absent,
+/// so it tells nothing of what is held.
+fn told(error: WireError, clock: Option<WireError>) -> WireError {
+    match clock {
+        Some(clock) if *error.code() == ErrorCode::Known(Code::NotFoundYet) => clock,
+        Some(_) | None => error,
+    }
 }
 
 /// What a failure of our own looks like from outside: nothing of the store shows.
@@ -132,10 +140,10 @@ async fn read_request<M: Message>(
 /// Who asks, as far as the request proves it. Grants that are not what they should be are left out.
 async fn asker(shared: &Arc<Shared>, peer: PeerId, credentials: Credentials) -> Option<Asker> {
     let (theirs, mine) = (principal_of(&peer)?, shared.net.peer_principal());
+    let at = (shared.limits.clock)();
     let work = blocking(move || {
         let mut keys = VerifyingKeys::default();
-        let proven =
-            credentials.auth.map(|auth| proof::check(&auth, &mut keys, Ends { mine, theirs }, now()));
+        let proven = credentials.auth.map(|auth| proof::check(&auth, &mut keys, Ends { mine, theirs }, at));
         let grants = credentials
             .grants
             .into_iter()
@@ -144,6 +152,7 @@ async fn asker(shared: &Arc<Shared>, peer: PeerId, credentials: Credentials) -> 
         Ok((proven, grants))
     });
     let (proven, grants) = work.await.ok()?;
+    let mut apart = None;
     let principal = match proven {
         None => None,
         Some(Ok(principal)) => {
@@ -154,13 +163,17 @@ async fn asker(shared: &Arc<Shared>, peer: PeerId, credentials: Credentials) -> 
             }
             Some(principal)
         }
-        Some(Err(reject)) => {
-            tracing::debug!(%peer, %reject, "treated as a stranger");
+        Some(Err(refused)) => {
+            if let Refused::Apart(by) = refused {
+                apart = Some(by);
+                shared.contacts.apart(theirs, by);
+            }
+            tracing::debug!(%peer, reject = %Reject::from(refused), "treated as a stranger");
             None
         }
     };
     shared.contacts.heard(theirs);
-    Some(Asker { peer, peer_key: theirs, principal, grants })
+    Some(Asker { peer, peer_key: theirs, principal, grants, apart })
 }
 
 async fn chain(shared: &Arc<Shared>, peer: PeerId, stream: &mut FrameStream) -> Result<(), FrameError> {
@@ -174,14 +187,17 @@ async fn chain(shared: &Arc<Shared>, peer: PeerId, stream: &mut FrameStream) -> 
         return close(stream, &end).await;
     }
     let (sender, mut frames) = mpsc::channel(FRAMES_AHEAD);
+    let clock = asker.clock_error();
+    // Lists are shorter for a stranger, and say nothing of what they leave out.
+    let is_list = matches!(request.ask, ChainAsk::Heads { .. } | ChainAsk::Control { .. });
     let work = answer(Arc::clone(shared), asker, request.ask, Out(sender));
     let work = tokio::spawn(work);
     while let Some(frame) = frames.recv().await {
         stream.write(&frame).await?;
     }
     let end = match work.await {
-        Ok(Ok(End::Done)) => ChainAnswer::End,
-        Ok(Ok(End::Refused(error))) => ChainAnswer::Error(error),
+        Ok(Ok(End::Done)) => clock.filter(|_| is_list).map_or(ChainAnswer::End, ChainAnswer::Error),
+        Ok(Ok(End::Refused(error))) => ChainAnswer::Error(told(error, clock)),
         Ok(Err(problem)) => ChainAnswer::Error(failed(&problem)),
         Err(_) => ChainAnswer::Error(WireError::new(Code::Internal)),
     };

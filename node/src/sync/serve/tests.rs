@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use throughline_protocol::clock::Apart;
 use throughline_protocol::code::Code;
 use throughline_protocol::content::Block;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::{Body, Class, Origin, UserMessage};
-use throughline_protocol::id::Cid;
+use throughline_protocol::id::{Cid, UnixMillis};
 use throughline_protocol::payload::{Attachment, UserWords, Words};
 use throughline_protocol::testing::{self, Party, Reach as Shown, SessionBuilder};
 use throughline_protocol::unixfs;
@@ -17,7 +18,7 @@ use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, EntryAt, Payloads
 use throughline_protocol::wire::handoff::{HandoffRequest, HandoffStep, MoveId};
 use throughline_protocol::wire::{Credentials, ErrorCode};
 
-use crate::core::SignedAppend;
+use crate::core::{SignedAppend, now};
 use crate::sync::fault::PeerFault;
 use crate::sync::testbench::*;
 
@@ -273,4 +274,74 @@ async fn a_message_that_is_sent_again_is_answered_with_the_entry_that_it_became(
         assert_eq!(holder.row(builder.session()).unwrap().tip.seq.get(), 2);
     })
     .await;
+}
+
+const HOURS_MS: u64 = 3 * 60 * 60 * 1000;
+
+fn hours_ahead() -> UnixMillis {
+    UnixMillis::new(now().get() + HOURS_MS).unwrap()
+}
+
+/// How the clock of a peer stands to this node's, as `status` shows it.
+async fn clock_of(node: &TestNode, peer: &TestNode) -> Option<Apart> {
+    let peers = node.network.peers().await;
+    peers.iter().find(|view| view.peer == peer.network.peer_principal()).and_then(|view| view.apart)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_whose_clock_is_wrong_is_told_so_and_learns_nothing_else() {
+    in_time(async {
+        let holder = TestNode::start(TCP).await;
+        let (late, stranger) =
+            (TestNode::with_clock(TCP, Some(owner()), hours_ahead).await, TestNode::stranger(TCP).await);
+        let device = late.grant(Role::Agent);
+        holder.hold(&[device.clone()]);
+        late.hold(&[device]);
+        let (held, mut open) = (session("held", 3), public("open", 3));
+        let account = open.owner.clone();
+        open.reference(&account, 3, Shown::Publishes);
+        holder.take(&held);
+        holder.take(&open);
+        let absent = session("absent", 3);
+        late.meet("holder", &holder).await;
+        stranger.meet("holder", &holder).await;
+
+        // Absent and private are one answer, as for a stranger: another one, with the time that the holder's clock shows.
+        for builder in [&held, &absent] {
+            let fault = ask(&late, &holder, whole(builder)).await.unwrap_err();
+            assert_eq!(fault.reject.code, Code::PeerProof, "{fault}");
+            assert!(fault.apart.is_some());
+            assert_eq!(
+                ask(&stranger, &holder, whole(builder)).await.unwrap_err().reject.code,
+                Code::NotFoundYet
+            );
+            expect_clock(&append_as(&late, &holder, builder).await);
+        }
+        // What anybody may have comes all the same.
+        assert_eq!(ask(&late, &holder, whole(&open)).await, ask(&stranger, &holder, whole(&open)).await);
+
+        // Both sides show it, and whoever asks is told what it is and what helps.
+        let seen = clock_of(&holder, &late).await.unwrap();
+        assert!(seen.is_ahead() && seen.ms().abs_diff(HOURS_MS) < 120_000, "{seen}");
+        let seen = clock_of(&late, &holder).await.unwrap();
+        assert!(!seen.is_ahead() && seen.ms().abs_diff(HOURS_MS) < 120_000, "{seen}");
+        let problem = late.bring(held.session(), &["holder".to_owned()]).await.unwrap_err();
+        assert_eq!(
+            (problem.code(), problem.fact("peer")),
+            (Code::PeerProof, Some(&json!("holder"))),
+            "{problem}"
+        );
+        assert!(
+            problem.detail().contains("2 h 59 min behind") || problem.detail().contains("3 h 0 min behind")
+        );
+        assert_eq!(clock_of(&holder, &stranger).await, None);
+        assert!(late.bring(open.session(), &["holder".to_owned()]).await.is_ok());
+    })
+    .await;
+}
+
+fn expect_clock(answer: &AppendAnswer) {
+    let AppendAnswer::Error(error) = answer else { panic!("{answer:?}") };
+    assert_eq!(error.code(), &ErrorCode::Known(Code::PeerProof));
+    assert!(error.clock().is_some());
 }

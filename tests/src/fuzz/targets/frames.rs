@@ -80,7 +80,7 @@ pub(in crate::fuzz) fn proof(data: &[u8]) {
             let elsewhere = Ends { mine: key("reader").principal(), ..ends };
             assert!(proof::check(data, &mut VerifyingKeys::default(), elsewhere, now).is_err());
         }
-        Err(reject) => check_reject(&reject),
+        Err(refused) => check_reject(&refused.into()),
     }
 }
 
