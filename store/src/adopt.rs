@@ -11,7 +11,7 @@ use std::sync::Arc;
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::clock;
 use throughline_protocol::control::Control;
-use throughline_protocol::entry::{Body, Class, Entry};
+use throughline_protocol::entry::{Body, Class, Entry, Note};
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 use throughline_protocol::verify::{Base, ChainState, VerifiedEntry, VerifiedSegment};
@@ -289,6 +289,13 @@ fn append(
         epoch: row.tip.epoch,
     };
     events::write(changes, at, &change)?;
+    for entry in entries.iter().map(VerifiedEntry::signed) {
+        let Entry { body, authority: Some(_), signer, .. } = entry.value() else { continue };
+        if let Body::Note(Note::Class(_) | Note::Delete) = body {
+            let change = Change::ByDelegate { session: row.session, by: *signer, entry: Some(entry.cid()) };
+            events::write(changes, at, &change)?;
+        }
+    }
     Ok(())
 }
 

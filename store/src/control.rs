@@ -119,7 +119,11 @@ fn put(
             changes.put(tables::REFS_OF_SESSION, (session.genesis().digest(), &hash), ())?;
         }
     }
-    events::write(changes, at, &Change::Control { owner: shelf.owner(), hash })?;
+    let by = match control.value() {
+        Control::Ref(value) => value.capability.map(|_| value.signer),
+        Control::Capability(_) | Control::Tombstone(_) => None,
+    };
+    events::write(changes, at, &Change::Control { owner: shelf.owner(), hash, by })?;
     Ok(Stored::New)
 }
 

@@ -4,6 +4,8 @@
 //! log no longer reaches back so far, or never reached so far (another or a restored store): then it reads the state
 //! anew instead of guessing.
 
+use std::collections::BTreeSet;
+
 use throughline_protocol::codec::{self, Map};
 use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 
@@ -83,6 +85,17 @@ pub enum Change {
         owner: Principal,
         /// sha2-256 of its bytes.
         hash: [u8; 32],
+        /// Who signed it, for a Ref under a capability.
+        by: Option<Principal>,
+    },
+    /// A delegate of the owner did what the owner may want to know of.
+    ByDelegate {
+        /// The session.
+        session: SessionId,
+        /// Who.
+        by: Principal,
+        /// The note that changes the class or deletes; none: it had the session frozen.
+        entry: Option<EntryCid>,
     },
     /// A pin was set or removed.
     Pin {
@@ -145,8 +158,11 @@ impl Change {
             }
             Change::State { session: id } => session("state", id),
             Change::Forgotten { session: id } => session("forgotten", id),
-            Change::Control { owner, hash } => {
-                of("control").with("owner", *owner).with("hash", bytes_value(hash))
+            Change::Control { owner, hash, by } => {
+                of("control").with("owner", *owner).with("hash", bytes_value(hash)).with_some("by", *by)
+            }
+            Change::ByDelegate { session: id, by, entry } => {
+                session("byDelegate", id).with("by", *by).with_some("entry", entry.map(cid_value))
             }
             Change::Pin { session: id } => session("pin", id),
             Change::Block { digest } => of("block").with("hash", bytes_value(digest)),
@@ -185,7 +201,16 @@ impl Change {
             },
             "state" => Change::State { session: session()? },
             "forgotten" => Change::Forgotten { session: session()? },
-            "control" => Change::Control { owner: fields.principal("owner")?, hash: fields.fixed("hash")? },
+            "control" => Change::Control {
+                owner: fields.principal("owner")?,
+                hash: fields.fixed("hash")?,
+                by: fields.maybe("by", |fields| fields.principal("by"))?,
+            },
+            "byDelegate" => Change::ByDelegate {
+                session: session()?,
+                by: fields.principal("by")?,
+                entry: fields.maybe("entry", |fields| fields.cid("entry"))?,
+            },
             "pin" => Change::Pin { session: session()? },
             "block" => Change::Block { digest: fields.fixed("hash")? },
             "job" => Change::Job { kind: fields.text("kind")?.to_owned(), id: fields.bytes("id")?.to_vec() },
@@ -236,6 +261,29 @@ pub(crate) fn since(source: &impl Source, id: u64, limit: usize) -> Result<Event
         }
     }
     Ok(EventPage::Events(events))
+}
+
+/// The newest events of these delegates, at most `limit`, newest first. One that cannot be read is passed over.
+pub(crate) fn by(
+    source: &impl Source,
+    delegates: &BTreeSet<Principal>,
+    limit: usize,
+) -> Result<Vec<Event>, StoreError> {
+    let mut events = Vec::new();
+    for row in source.table(tables::EVENTS)?.iter()?.rev() {
+        let (id, row) = row?;
+        let Ok(event) = read(id.value(), row.value()) else { continue };
+        let (Change::Control { by: Some(by), .. } | Change::ByDelegate { by, .. }) = &event.change else {
+            continue;
+        };
+        if delegates.contains(by) {
+            events.push(event);
+            if events.len() == limit {
+                break;
+            }
+        }
+    }
+    Ok(events)
 }
 
 /// Removes the oldest events above `keep`, at most `limit` of them; returns how many.

@@ -103,7 +103,7 @@ pub use read_blocks::Found;
 pub use read_entries::{Entries, StoredEntry};
 pub use rebuild::{LostRow, NoteUnknownGuard, Noted, ReadAgain, Rebuild};
 pub use rows::{Ahead, GuardRow, Pin, PinDepth, SessionRow, SessionState, SideStatus, Summary};
-pub use sessions::{RaiseFence, SetSelection, SetState};
+pub use sessions::{Freeze, RaiseFence, SetSelection, SetState};
 pub use side::{PutSide, RestateSide, SideEntry, SideKept, SideLimits};
 pub use staging::{Stage, StagingQuota, Unstage};
 pub use sweep::{Sweep, Swept};

@@ -4,14 +4,15 @@
 //! nothing reads a whole chain into memory. Entries are in [`crate::read_entries`], what is named by hash in
 //! [`crate::read_blocks`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use throughline_protocol::fork::Mark;
-use throughline_protocol::id::{EntryCid, Epoch, SessionId};
+use throughline_protocol::id::{EntryCid, Epoch, Principal, SessionId};
 
 use crate::Store;
 use crate::error::{GuardError, StoreError};
-use crate::events::{self, EventPage};
+use crate::events::{self, Event, EventPage};
 use crate::files::Files;
 use crate::idempotency::{self, Scope, Used};
 use crate::index;
@@ -222,6 +223,14 @@ impl Reader {
     /// When the database cannot be read.
     pub fn facts(&self, space: &str) -> Result<Vec<ListedRow>, StoreError> {
         jobs::facts(&self.txn, space)
+    }
+
+    /// The newest events of what these delegates of an owner did, at most `limit`, newest first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn events_by(&self, delegates: &BTreeSet<Principal>, limit: usize) -> Result<Vec<Event>, StoreError> {
+        events::by(&self.txn, delegates, limit)
     }
 
     /// Whether every signature of the node's key since it was made went through this data directory, as far as can be told.

@@ -1,6 +1,6 @@
 //! The row of a session: what this node may do in it, and what lists show.
 
-use throughline_protocol::id::{Epoch, SessionId, UnixMillis};
+use throughline_protocol::id::{Epoch, Principal, SessionId, UnixMillis};
 
 use crate::error::{AdoptError, StoreError};
 use crate::events::{self, Change};
@@ -101,6 +101,48 @@ impl Step for SetState {
         put(changes, &row)?;
         events::write(changes, self.at, &Change::State { session: self.session })?;
         Ok(row)
+    }
+}
+
+/// Freezes an active session for a move.
+#[derive(Clone, Copy, Debug)]
+pub struct Freeze {
+    /// The session.
+    pub session: SessionId,
+    /// The epoch that it stops in.
+    pub epoch: Epoch,
+    /// The move.
+    pub move_id: [u8; 16],
+    /// Who asks for it, when that is not this node.
+    pub by: Option<Principal>,
+    /// When.
+    pub at: UnixMillis,
+}
+
+impl Freeze {
+    fn set(&self) -> SetState {
+        let to = SessionState::Frozen { epoch: self.epoch, move_id: self.move_id };
+        SetState { session: self.session, from: SessionState::Active, to, at: self.at }
+    }
+}
+
+impl Step for Freeze {
+    /// The row after it, with the head at which the session froze.
+    type Output = SessionRow;
+    type Error = AdoptError;
+    type Plan = SessionRow;
+
+    fn check(&self, view: &View<'_>) -> Result<SessionRow, AdoptError> {
+        self.set().check(view)
+    }
+
+    fn write(self, row: SessionRow, changes: &Changes<'_>) -> Result<SessionRow, StoreError> {
+        let frozen = self.set().write(row, changes)?;
+        if let Some(by) = self.by {
+            let change = Change::ByDelegate { session: self.session, by, entry: None };
+            events::write(changes, self.at, &change)?;
+        }
+        Ok(frozen)
     }
 }
 

@@ -14,6 +14,7 @@ mod controls;
 mod create;
 #[cfg(test)]
 pub(crate) mod damaged;
+mod devices;
 mod errors;
 mod evaluate;
 mod evidence;
@@ -62,6 +63,7 @@ pub(crate) use base::{Standing, need_session, standing};
 pub(crate) use controls::held_controls;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
+pub(crate) use devices::Devices;
 pub use evaluate::{Arrived, Evaluated, Taken, Takeover};
 pub use evidence::{EvidenceTaken, Fate, Source};
 pub use files::{Incoming, LEASE_MS, Outgoing, StoredBlob};

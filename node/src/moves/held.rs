@@ -27,7 +27,7 @@ use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::Prechecked;
 use throughline_protocol::wire::handoff::HandoffStep;
 use throughline_store::{
-    Expect, NoteOffer, PutJob, RaiseFence, SessionRow, SessionState, SetState, StagingUse,
+    Expect, Freeze, NoteOffer, PutJob, RaiseFence, SessionRow, SessionState, SetState, StagingUse,
 };
 
 use super::held_target::Fetching;
@@ -82,11 +82,11 @@ impl Held {
         Ok(held)
     }
 
-    /// Answers one request. Everything that the answer says is durable then.
+    /// Answers one request of `by`, none for this node itself. Everything that the answer says is durable then.
     pub(super) fn handle(
         &mut self,
         desk: &Desk,
-        owner: Principal,
+        (by, owner): (Option<Principal>, Principal),
         move_id: MoveId,
         step: &HandoffStep,
     ) -> Reply {
@@ -98,7 +98,7 @@ impl Held {
         }
         let request = self.request();
         match step {
-            HandoffStep::Freeze { epoch } => self.freeze(desk, request, move_id, *epoch)?,
+            HandoffStep::Freeze { epoch } => self.freeze(desk, request, by, (move_id, *epoch))?,
             HandoffStep::Offer { epoch, seq, head, providers } => {
                 self.give_up_staged(desk, move_id);
                 let (head, providers) = (Point { cid: *head, seq: *seq }, providers.clone());
@@ -184,8 +184,8 @@ impl Held {
         &mut self,
         desk: &Desk,
         request: RequestId,
-        move_id: MoveId,
-        epoch: Epoch,
+        by: Option<Principal>,
+        (move_id, epoch): (MoveId, Epoch),
     ) -> Result<(), Reject> {
         let Some(row) = self.row(&desk.node).map_err(reject)? else { return Err(Code::NotFoundYet.into()) };
         let Some(source) = &self.source else {
@@ -194,8 +194,8 @@ impl Held {
         expect_newest(source, row.fence)?;
         let mut tip = row.tip;
         if *source.standing() == (Standing::Active { epoch }) && row.state == SessionState::Active {
-            let frozen = SessionState::Frozen { epoch, move_id: move_id.to_bytes() };
-            tip = self.set_state(&desk.node, SessionState::Active, frozen).map_err(reject)?.tip;
+            let freeze = Freeze { session: self.session, epoch, move_id: move_id.to_bytes(), by, at: now() };
+            tip = desk.node.store().run(freeze).map_err(|error| reject(error.into()))?.tip;
         }
         let turn = Turn::Idle { head: point(tip) };
         self.tell_source(source::Input::Freeze { request, move_id, epoch, turn });

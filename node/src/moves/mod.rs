@@ -117,6 +117,8 @@ impl Node {
 #[cfg(test)]
 mod clock_tests;
 #[cfg(test)]
+mod devices_tests;
+#[cfg(test)]
 mod left_tests;
 #[cfg(test)]
 mod network_tests;

@@ -63,7 +63,11 @@ impl Desk {
         let owner = self.admit(asker, request)?;
         let held = self.held(request.session)?;
         let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-        let reply = held.handle(self, owner, wire::move_of(request), &request.step);
+        let by = match asker {
+            Asker::Proven(key) => Some(key),
+            Asker::Local | Asker::Stranger => None,
+        };
+        let reply = held.handle(self, (by, owner), wire::move_of(request), &request.step);
         let tip = self.node.reader()?.session(request.session)?.map(|row| row.tip);
         let idle = matches!(reply, Ok(State::Idle { .. }));
         let mut answer = wire::answer(reply, tip);

@@ -125,6 +125,7 @@ pub const EVENT_TYPES: &[&str] = &[
     "forgotten",
     "pin",
     "capability",
+    "device",
     "move",
     "job",
     "peer",

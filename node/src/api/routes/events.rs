@@ -27,7 +27,7 @@ use super::input;
 use crate::api::App;
 use crate::api::error::Answer;
 use crate::api::openapi::{EVENT_TYPES, LAST_EVENT_ID};
-use crate::core::{Node, shape};
+use crate::core::{Devices, Node, shape};
 
 /// Events read from the log at a time.
 const PAGE: usize = 64;
@@ -155,8 +155,8 @@ impl Following {
         let (place, filter) = (self.place, self.filter.clone());
         let read = move |node: &Node| {
             let reader = node.reader()?;
-            let called = Called::by(node, &reader)?;
-            page(&reader, place, &filter, &called)
+            let known = Known { called: Called::by(node, &reader)?, devices: Devices::of(node, &reader) };
+            page(&reader, place, &filter, &known)
         };
         let page = self.app.act(read).await.ok()?;
         let read = if self.place == Some(page.place) { Read::Nothing } else { Read::Some };
@@ -185,7 +185,13 @@ struct Page {
     texts: Vec<String>,
 }
 
-fn page(reader: &Reader, place: Option<Place>, filter: &Filter, called: &Called) -> Answer<Page> {
+/// What names the keys in events, and tells the owner's devices from others.
+struct Known<'a> {
+    called: Called,
+    devices: Devices<'a>,
+}
+
+fn page(reader: &Reader, place: Option<Place>, filter: &Filter, known: &Known<'_>) -> Answer<Page> {
     let Some(place) = place else { return reset(reader, reader.newest_event()?, filter) };
     let events = match reader.events_since(place.event, PAGE)? {
         EventPage::Reset { newest } => return reset(reader, newest, filter),
@@ -195,7 +201,7 @@ fn page(reader: &Reader, place: Option<Place>, filter: &Filter, called: &Called)
     for event in events {
         let done = page.place.messages;
         let room = MESSAGES_MAX.saturating_sub(page.texts.len());
-        let Told { messages, rest } = told(reader, &event, (filter, called), done, room)?;
+        let Told { messages, rest } = told(reader, &event, (filter, known), done, room)?;
         let count = messages.len();
         for (at, (name, data)) in messages.into_iter().enumerate() {
             let is_last = at + 1 == count && rest == Rest::Nothing;
@@ -251,7 +257,7 @@ enum Rest {
 fn told(
     reader: &Reader,
     event: &Event,
-    (filter, called): (&Filter, &Called),
+    (filter, known): (&Filter, &Known<'_>),
     done: usize,
     room: usize,
 ) -> Answer<Told> {
@@ -259,9 +265,12 @@ fn told(
         if !filter.is_about(session) {
             return Ok(Told { messages: Vec::new(), rest: Rest::Nothing });
         }
-        return entries((reader, called), *session, (*first, *last, *head), done, room);
+        return entries((reader, &known.called), *session, (*first, *last, *head), done, room);
     }
-    let mut messages = told_of_other(reader, event, filter, called)?;
+    let mut messages = told_of_other(reader, event, filter, &known.called)?;
+    if let Some(act) = known.devices.act(event)?.filter(|act| filter.is_about(&act.session())) {
+        messages.push(("device", act.to_json(known.called.name(act.device()))));
+    }
     messages.drain(..done.min(messages.len()));
     Ok(Told { messages, rest: Rest::Nothing })
 }
@@ -353,7 +362,7 @@ fn told_of_other(
             let pinned = reader.pin(*session)?.is_some();
             vec![("pin", json!({"session": session.to_string(), "pinned": pinned}))]
         }
-        Change::Control { owner, hash } if only.is_none() => {
+        Change::Control { owner, hash, .. } if only.is_none() => {
             let (cid, alias) = (EntryCid::from_digest(*hash), called.name(*owner));
             vec![(
                 "capability",
@@ -386,6 +395,7 @@ fn told_of_other(
         | Change::Pin { .. }
         | Change::Control { .. }
         | Change::Job { .. }
+        | Change::ByDelegate { .. }
         | Change::GuardReset
         | Change::Block { .. }
         | Change::Note { .. } => Vec::new(),

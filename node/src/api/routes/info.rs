@@ -15,7 +15,7 @@ use throughline_store::{Damage, Ended, Fsck, ReadOnly};
 
 use crate::api::error::Answer;
 use crate::api::{App, openapi};
-use crate::core::{Lookout, Node, cids_of_damaged, fsck_json, need_session, repair_plan, shape};
+use crate::core::{Devices, Lookout, Node, cids_of_damaged, fsck_json, need_session, repair_plan, shape};
 use crate::sync::{BlobsCame, PeerView, Tally};
 
 use super::{input, watched};
@@ -151,8 +151,10 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
         })
         .chain(clocks)
         .collect();
+    let (devices, devices_cut) = Devices::of(node, &reader).report(only, &aliases)?;
     Ok(json!({
         "v": 1, "kind": "status",
+        "devices": devices, "devicesCut": devices_cut,
         "node": {
             "state": state, "principal": node.principal().to_string(),
             "owner": node.owner().map(|owner| owner.to_string()),

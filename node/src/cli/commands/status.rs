@@ -65,6 +65,25 @@ fn has_problem(session: &Value) -> bool {
         || !view::items(session, "/problems").is_empty()
 }
 
+/// What other devices of the owner did. Somebody who stole one does it as well.
+fn devices(page: &mut Page, status: &Value, names: &Names) {
+    for device in view::items(status, "/devices") {
+        let acts = view::items(device, "/acts").iter().map(|act| {
+            let (count, last) = (view::number(act, "/count"), view::text(act, "/lastAt"));
+            format!(
+                "{} {count} (last {last}, {})",
+                view::text(act, "/act"),
+                format::short(view::text(act, "/session"))
+            )
+        });
+        let acts = acts.collect::<Vec<_>>().join(", ");
+        page.plain(format!("device {}: {acts}", names.who(view::text(device, "/device"))));
+    }
+    if view::flag(status, "/devicesCut") {
+        page.plain("  older acts of devices are not counted: throughline log S tells of each session");
+    }
+}
+
 fn page(ctx: &Context, args: &StatusArgs, status: &Value, names: &Names) -> Page {
     let mut page = Page::default();
     let node = view::at(status, "/node");
@@ -81,6 +100,7 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value, names: &Names) -> Page
             format!("{}   fix: {}", view::text(item, "/message"), view::text(item, "/fix")),
         );
     }
+    devices(&mut page, status, names);
     let totals = view::at(status, "/totals");
     let (forked, cut) = (view::number(totals, "/forked"), view::number(totals, "/cutTail"));
     if forked + cut > 0 && args.session.is_none() {
