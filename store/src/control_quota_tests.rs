@@ -131,6 +131,23 @@ fn of_a_writer_the_newest_refs_stay_whatever_order_they_come_in() {
 }
 
 #[test]
+fn of_refs_of_one_time_those_of_the_highest_places_stay() {
+    let (home, builder) = (Home::new(), session("one time", 99));
+    let store = home.open();
+    store.adopt(whole(&builder), AdoptOptions { controls: builder.controls().to_vec(), ..at() }).unwrap();
+    let server = builder.server1.clone();
+    // As a clock that was ahead leaves them: each repeats the time of the last entry.
+    for seq in 0..100 {
+        put(&store, vec![reference(&builder, &server, seq, 7, true)]).unwrap();
+    }
+    let left = held_of(&store, builder.session(), &server);
+    for seq in 100 - REFS_KEPT..100 {
+        let head = builder.entries()[seq].entry.cid();
+        assert!(left.contains(&(7, head)), "seq {seq}");
+    }
+}
+
+#[test]
 fn an_anchor_goes_only_when_a_newer_one_stands_above_it() {
     let (home, mut builder) = (Home::new(), session("anchors", 3));
     let server1 = builder.server1.clone();

@@ -115,6 +115,8 @@ impl Node {
 }
 
 #[cfg(test)]
+mod bring_back_tests;
+#[cfg(test)]
 mod clock_tests;
 #[cfg(test)]
 mod devices_tests;
