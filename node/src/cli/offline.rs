@@ -14,7 +14,7 @@ use throughline_protocol::code::Reject;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::payload::ConfigBlock;
-use throughline_protocol::verify::{Auditor, NotLinear};
+use throughline_protocol::verify::{Auditor, BlocksRead, NotLinear};
 
 use super::commands::verify::Payloads;
 use super::progress::Progress;
@@ -58,13 +58,14 @@ pub(crate) fn verify(
         pass => pass,
     };
     settle(&mut pass.auditor, &mut input).map_err(failed)?;
+    pass.auditor.take_stock(|cid| Answer::Ok(pass.blocks.links_of(cid)))?;
     if let (None, Some(reject)) = (pass.session, pass.refused)
         && is_no_car(&reject)
     {
         return Err(reject.into());
     }
     let report = pass.auditor.report();
-    let mut answer = crate::report::verify(&report, "file");
+    let mut answer = crate::report::verify(&report, "file", payloads.required());
     answer["elapsedMs"] = super::format::millis(began.elapsed()).into();
     Ok(answer)
 }
@@ -96,6 +97,7 @@ struct Asked {
 struct Pass {
     auditor: Auditor,
     session: Option<SessionId>,
+    blocks: BlocksRead,
     /// The seq of the entry before.
     last: Seq,
     /// Why reading stopped before the end.
@@ -111,7 +113,8 @@ impl Pass {
         asked: Asked,
         progress: Option<&Progress>,
     ) -> io::Result<Self> {
-        let mut pass = Pass { auditor, session: None, last: Seq::ZERO, refused: None, not_linear: None };
+        let (blocks, last) = (BlocksRead::default(), Seq::ZERO);
+        let mut pass = Pass { auditor, session: None, blocks, last, refused: None, not_linear: None };
         let mut reader = SessionReader::new();
         let mut entry: Option<Decoded<Entry>> = None;
         let mut piece = vec![0; PIECE];
@@ -179,13 +182,15 @@ impl Pass {
             }
             SessionItem::Config { of, block } => {
                 self.hand_over(entry.take(), None);
+                self.blocks.note(&block);
                 let named = EntryCid::of(block.bytes());
                 if let (Err(reject), None) = (ConfigBlock::check(named, block.bytes()), &self.not_linear) {
                     self.auditor.refused(Some(of), Some(self.last), reject);
                 }
             }
-            // Files were hashed by the reader; nothing else is asked of them.
-            SessionItem::Payload { .. } | SessionItem::File { .. } => {}
+            // Files were hashed by the reader.
+            SessionItem::File { block, .. } => self.blocks.note(&block),
+            SessionItem::Payload { .. } => {}
         }
     }
 
