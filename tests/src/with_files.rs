@@ -47,7 +47,8 @@ impl WithFiles {
     pub fn new() -> Self {
         let mut session = SessionBuilder::new("with files");
         let server = session.server1.clone();
-        let (large, root) = blocks_of(&(0..700_000_u32).map(|at| (at % 253) as u8).collect::<Vec<_>>());
+        let (large, root) =
+            blocks_of(&(0..700_000_u32).map(|at| u8::try_from(at % 253).unwrap()).collect::<Vec<_>>());
         let (mut small, small_root) = blocks_of(b"a small file");
         let attachment = |cid: Cid, size: u64| Attachment {
             cid,

@@ -208,7 +208,7 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
         "prepared": progress.or_earlier(progress.readiness.as_ref().map(prepared), "prepared"),
         "payloads": progress.or_earlier(inventory.map(|found| links(&found.payloads, true)), "payloads"),
         "files": progress.or_earlier(inventory.map(|found| links(&found.files, true)), "files"),
-        "lacking": progress.or_earlier(inventory.map(|found| lacking_json(found)), "lacking"),
+        "lacking": progress.or_earlier(inventory.map(lacking_json), "lacking"),
         "phases": progress.phases(),
         "elapsedMs": progress.earlier["elapsedMs"].as_u64().unwrap_or(0).saturating_add(millis(progress.elapsed)),
     });

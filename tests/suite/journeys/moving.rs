@@ -437,7 +437,7 @@ fn a_file_that_nobody_has_is_left_behind_only_by_its_own_yes() -> Result<()> {
     append(server_a, &session, "with a file", &message)?.expect(201)?;
 
     let args = ["move", &session, "--to", "server-b", "--yes"];
-    let refused = desktop.cli(&args).json()?.expect(2)?;
+    let refused = desktop.cli(&args).json()?.expect(2)?["error"].clone();
     assert_eq!(
         (&refused["code"], &refused["lacking"]),
         (&"E_PROMPT".into(), &json!([attached["cid"]])),
