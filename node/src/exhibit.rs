@@ -7,6 +7,7 @@ use throughline_protocol::sign::VerifyingKeys;
 
 use crate::api::error::Answer;
 use crate::core::shape;
+use crate::report::Required;
 
 /// Checks a file of evidence.
 ///
@@ -43,7 +44,7 @@ pub(crate) fn json_of(exhibit: &Exhibit) -> Value {
 /// The answer of `verify` for a file of evidence: what the file alone shows.
 #[must_use]
 pub(crate) fn verified(exhibit: &Exhibit) -> Value {
-    let mut answer = crate::report::verify(&exhibit.report(), "file");
+    let mut answer = crate::report::verify(&exhibit.report(), "file", Required::Nothing);
     answer["evidence"] = json_of(exhibit);
     answer
 }

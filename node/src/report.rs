@@ -3,11 +3,30 @@
 use serde_json::{Value, json};
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::EntryCid;
-use throughline_protocol::verify::{Fork, Problem, Report, Tail};
+use throughline_protocol::verify::{Fork, LinkCounts, Problem, Report, Tail};
+
+/// What of the words and files of a session somebody wants to be here. What is missing of that is a loss, on every road alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Required {
+    /// Nothing: what is here is counted, and that is all.
+    Nothing,
+    /// The words.
+    Payloads,
+    /// Files too.
+    All,
+}
+
+/// What became of links, for one that was asked for or not.
+pub(crate) fn links(counts: &LinkCounts, asked: bool) -> Value {
+    json!({
+        "linked": counts.linked(), "here": counts.here, "missing": counts.missing, "withdrawn": counts.withdrawn,
+        "asked": asked,
+    })
+}
 
 /// The object.
 #[must_use]
-pub(crate) fn verify(report: &Report, source: &str) -> Value {
+pub(crate) fn verify(report: &Report, source: &str, asked: Required) -> Value {
     let (counts, checks) = (report.counts, report.checks);
     let signers: Vec<Value> = report
         .signers
@@ -50,10 +69,8 @@ pub(crate) fn verify(report: &Report, source: &str) -> Value {
         "fork": report.fork.as_ref().map(fork),
         "firstProblem": report.first_problem.as_ref().map(problem),
         "problems": report.problems,
-        "payloads": {
-            "linked": report.payloads.linked, "checked": report.payloads.checked, "missing": report.payloads.missing,
-            "notFetched": 0, "redacted": report.payloads.redacted,
-        },
+        "payloads": links(&report.inventory.payloads, asked != Required::Nothing),
+        "files": links(&report.inventory.files, asked == Required::All),
         "freshness": {"source": source, "headSeenAgeMs": null, "peersAsked": 0, "peersAgree": 0},
         "signers": signers, "models": models,
         "verifier": {"name": "throughline", "version": env!("CARGO_PKG_VERSION"), "rules": "protocol-1"},

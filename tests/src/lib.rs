@@ -10,3 +10,4 @@
 pub mod differ;
 pub mod fuzz;
 pub mod mutate;
+pub mod with_files;

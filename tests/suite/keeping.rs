@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use throughline_tests::with_files::{WithFiles, Without};
+
 use crate::support::cli::Cli;
 
 /// A file below `examples`.
@@ -32,7 +34,8 @@ fn a_session_in_dispute_is_counted_as_its_file_is() {
         let session = filed["session"].as_str().unwrap();
         for which in ["present", "all"] {
             let (of_held, held) = cli.json(&["verify", session, "--payloads", which]);
-            assert_eq!((of_held, &held["payloads"]), (of_file, &filed["payloads"]), "{name}");
+            let counted = |of: &Value| (of["payloads"]["linked"].clone(), of["payloads"]["here"].clone());
+            assert_eq!((of_held, counted(&held)), (of_file, counted(&filed)), "{name}");
             assert_eq!(held["payloads"]["missing"], 0, "{held}");
         }
     }
@@ -164,4 +167,58 @@ fn a_car_comes_in_on_stdin_and_a_transcript_says_why_it_does_not() {
     let file = place.path().join("marked.jsonl");
     std::fs::write(&file, transcript).unwrap();
     assert_eq!(cli.ok(&["import", file.to_str().unwrap()])["created"], true);
+}
+
+/// Words and files that a session names and that are nowhere: each road counts them alike, and each ends alike when they were asked for.
+#[test]
+fn what_was_asked_for_and_is_missing_ends_alike_on_every_road() {
+    let place = tempfile::tempdir().unwrap();
+    let cli = Cli::new(place.path().join("d"));
+    cli.ok(&["init", "--owner", "none"]);
+    let files = WithFiles::new();
+    let session = files.session.session().to_string();
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let counts = |here: u64, missing: u64, withdrawn: u64| {
+        json!({
+            "linked": here + missing + withdrawn, "here": here, "missing": missing, "withdrawn": withdrawn, "asked": true,
+        })
+    };
+    // From the one that lacks most to the one that lacks nothing: what came once stays.
+    for (without, payloads, named, held) in [
+        (Without::Words, counts(0, 5, 1), counts(0, 0, 0), counts(0, 0, 0)),
+        (Without::FileAndConfig, counts(4, 1, 1), counts(1, 1, 0), counts(1, 1, 0)),
+        (Without::APart, counts(5, 0, 1), counts(1, 1, 0), counts(2, 0, 0)),
+        (Without::Nothing, counts(5, 0, 1), counts(2, 0, 0), counts(2, 0, 0)),
+    ] {
+        let (file, copy) = (path("in.car"), path("out.car"));
+        std::fs::write(&file, files.car(without)).unwrap();
+        let lacks = |of: &Value| of["payloads"]["missing"] != 0 || of["files"]["missing"] != 0;
+        let expect = |args: &[&str], of_files: &Value| -> Value {
+            let (rc, answer) = cli.json(args);
+            assert_eq!(
+                (&answer["payloads"], &answer["files"]),
+                (&payloads, of_files),
+                "{without:?} {args:?}"
+            );
+            assert_eq!(rc, if lacks(&answer) { 11 } else { 0 }, "{without:?} {args:?}: {answer}");
+            answer
+        };
+        expect(&["verify", &file, "--payloads", "all"], &named);
+        assert_eq!(cli.json(&["verify", &file]).0, 0, "{without:?}: nobody asked for more than is there");
+        expect(&["import", &file], &held);
+        expect(&["verify", &session, "--payloads", "all"], &held);
+        assert_eq!(cli.json(&["verify", &session]).0, 0, "{without:?}");
+        expect(&["export", &session, "-o", &copy], &held);
+        let checked = expect(&["fsck", "--payloads", "all"], &held);
+        assert_eq!(checked["lacking"].as_array().unwrap().len(), usize::from(lacks(&checked)), "{checked}");
+        assert_eq!(cli.json(&["fsck"]).0, 0, "{without:?}: what is not here is not damaged");
+        expect(&["verify", &copy, "--payloads", "all"], &held);
+        // The same words, with what to do.
+        for args in [&["verify", &session, "--payloads", "all"][..], &["export", &session, "-o", &copy]] {
+            let text = cli.run(args).stdout;
+            let fix = format!("throughline fetch {session} --payloads all --from PEER");
+            let said = text.contains("done, with losses (exit 11)") && text.contains(&fix);
+            assert_eq!(said, lacks(&checked), "{without:?} {args:?}: {text}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //   q  a payload: its type (`note title` for notes), a zero byte, the block
 //   c  a CID in binary form          ok <text> | <code>
 //   s  {"blobs": [bytes], "genesis": link} for selection, DAG-CBOR: one line of JSON
-//   v  a CAR                         <verdict> <code of the first problem | -> <its seq | ->
+//   v  a CAR                         <verdict> <code of the first problem | -> <its seq | -> <words> <files>, each here/missing/withdrawn
 //   r  a CAR                         the report, one line of JSON
 
 import { checkBlob, cidFromBytes, readPayload, Reject, selectSet, verifyCar } from '../src/index.js'
@@ -27,7 +27,9 @@ const ANSWERS = {
   r: (bytes) => JSON.stringify(verifyCar(bytes)),
   v: (bytes) => {
     const report = verifyCar(bytes)
-    return `${report.verdict} ${report.firstProblem?.code ?? '-'} ${report.firstProblem?.seq ?? '-'}`
+    const counts = ({ here, missing, withdrawn }) => `${here}/${missing}/${withdrawn}`
+    const problem = `${report.firstProblem?.code ?? '-'} ${report.firstProblem?.seq ?? '-'}`
+    return `${report.verdict} ${problem} ${counts(report.payloads)} ${counts(report.files)}`
   }
 }
 

@@ -4,10 +4,10 @@
 
 import { readBlob, checkSigned } from './blob.js'
 import { decodeOpen } from './cbor.js'
-import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, SHA2_256 } from './cid.js'
+import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, RAW, SHA2_256 } from './cid.js'
 import { Reject, refusal, refuse } from './codes.js'
-import { CAR_NAMED, CAR_SEEN, DEPTH_BLOB } from './limits.js'
-import { checkPayload, readPayload } from './payload.js'
+import { CAR_NAMED, CAR_SEEN, DEPTH_BLOB, INVENTORY_BLOCKS } from './limits.js'
+import { checkPayload, payloadKind, readPayload } from './payload.js'
 
 const CONTROL_RANK = ['Capability', 'CapabilityTombstone', 'Ref']
 
@@ -16,6 +16,19 @@ function * linksIn (value) {
   if (isLink(value)) yield value
   else if (value instanceof Map) for (const inner of value.values()) yield * linksIn(inner)
   else if (Array.isArray(value)) for (const inner of value) yield * linksIn(inner)
+}
+
+/** The files that words name: attachments, media, the segments of an import. A link of another form is one to no file. */
+function filesIn (kind, words) {
+  const under = (key) => words.get(key) ?? []
+  const named = {
+    SessionUserMessage: () => under('attachments'),
+    SessionModelResponse: () => under('content').filter((content) => content.get('type') === 'media'),
+    SessionToolCall: () => under('content').filter((content) => content.get('type') === 'media'),
+    'note import': () => under('segments')
+  }[kind]
+  const links = (named?.() ?? []).map((file) => file.get('cid'))
+  return links.filter((cid) => (cid.code === RAW || cid.code === DAG_PB) && cid.multihash.code === SHA2_256).map(String)
 }
 
 /** The links of a DAG-CBOR block; what cannot be read has none. */
@@ -85,7 +98,8 @@ export class SessionFile {
     this.blobs = [] // that passed by themselves
     this.problems = [] // {code, detail, seq, cid}
     this.broken = false // a fault of the file: nothing after it was read
-    this.payloads = new Set() // CIDs of the entries whose payload came along and was checked
+    this.payloads = new Map() // CIDs of the entries whose payload came along and was checked, with the links to files in it
+    this.blocks = new Map() // config blocks and blocks of files, with what they link
     this.seen = new Set()
     this.named = new Map() // what may follow the last entry: cid → {rank, read}
     this.files = new Set() // of these, what its payload and files link
@@ -138,7 +152,11 @@ export class SessionFile {
     if (rank < this.rank) refuse('E_CAR_ORDER', 'an entry is followed by its payload, its config block, its files')
     this.rank = rank
     read(bytes, cid)
-    this.remember(cid.toString())
+    const name = cid.toString()
+    if (rank > 0 && (this.blocks.size < INVENTORY_BLOCKS || this.blocks.has(name))) {
+      this.blocks.set(name, cid.code === DAG_PB ? pbLinks(bytes).map(String) : [])
+    }
+    this.remember(name)
   }
 
   /** What has to be told from a block that stands twice: the genesis, and of the others the first 65,536. */
@@ -210,7 +228,8 @@ export class SessionFile {
   }
 
   readWords (blob, bytes, signed) {
-    if (signed && this.noting(blob, () => checkPayload(blob, bytes)) !== null) this.payloads.add(blob.cid)
+    const words = signed ? this.noting(blob, () => checkPayload(blob, bytes)) : null
+    if (words !== null) this.payloads.set(blob.cid, filesIn(payloadKind(blob), words))
     this.expectFiles(cborLinks(bytes))
   }
 

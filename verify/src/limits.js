@@ -27,3 +27,7 @@ export const CAR_HEADER = 16_384 // a header with one root has 58 bytes
 export const CAR_SECTION = BLOCK + 64 // a CID and a block
 export const CAR_SEEN = 65_536 // blocks beside entries that are remembered, to find one that stands twice
 export const CAR_NAMED = 65_536 // blocks that the payload and the files of one entry may name
+
+export const INVENTORY_ABSENT = 65_536 // payloads that are not here, and redactions, that are told apart
+export const INVENTORY_NAMED = 262_144 // files, and config blocks, of one session that are counted
+export const INVENTORY_BLOCKS = 1_048_576 // blocks of files that are looked at

@@ -6,6 +6,7 @@ import { isAncestor, meet } from './chain.js'
 import { cidFromText, compareBytes } from './cid.js'
 import { fault, Reject } from './codes.js'
 import { SessionFile } from './file.js'
+import { INVENTORY_ABSENT, INVENTORY_BLOCKS, INVENTORY_NAMED } from './limits.js'
 import { principalText } from './principal.js'
 import { byPlace, Placed, select } from './select.js'
 
@@ -149,14 +150,65 @@ function modelsOf (blobs) {
   return [...models.values()].sort((a, b) => b.responses - a.responses).slice(0, MODELS)
 }
 
-function payloadsOf (file) {
+/** Links by what became of them. A file of words and files asks for nothing that is not in it. */
+const linkCounts = (here, missing, withdrawn) => ({ asked: false, here, linked: here + missing + withdrawn, missing, withdrawn })
+
+/** Adds to a set what there is room for. */
+function within (set, bound, values) {
+  for (const value of values) if (set.size < bound || set.has(value)) set.add(value)
+}
+
+/** Tells of files whether every block below them came. Blocks that several share are looked at once. */
+function wholeFiles (blocks) {
+  const known = new Map()
+  return (root) => {
+    const path = []
+    let next = root
+    for (;;) {
+      let whole
+      if (next !== undefined) {
+        whole = known.get(next)
+        if (whole === undefined) {
+          const links = known.size < INVENTORY_BLOCKS ? blocks.get(next) : undefined
+          whole = links !== undefined
+          if (whole) path.push({ name: next, links: [...links], whole })
+        }
+      } else {
+        const { name, whole: all } = path.pop()
+        known.set(name, all)
+        whole = all
+      }
+      const above = path.at(-1)
+      if (above === undefined) return whole
+      above.whole &&= whole
+      next = above.links.pop()
+    }
+  }
+}
+
+/** Words and files that the entries name (R-VE-7). */
+function inventoryOf (file) {
   const linked = file.blobs.filter((blob) => blob.map.has('payload'))
-  const redacted = new Set(file.blobs.flatMap((blob) => (blob.type === 'SessionNote' && blob.get('entries')) || []).map(String))
+  const [redacted, configs, files] = [new Set(), new Set(), new Set()]
+  for (const blob of file.blobs) {
+    const takesBack = (blob.type === 'SessionNote' && blob.get('entries')) || []
+    if (redacted.size < INVENTORY_ABSENT) takesBack.forEach((link) => redacted.add(link.toString()))
+    if (blob.type === 'SessionModelResponse' && blob.get('config')) within(configs, INVENTORY_NAMED, [blob.get('config').toString()])
+    within(files, INVENTORY_NAMED, file.payloads.get(blob.cid) ?? [])
+  }
   const deleted = file.blobs.some((blob) => blob.type === 'SessionNote' && blob.get('kind') === 'delete')
-  const checked = linked.filter((blob) => file.payloads.has(blob.cid))
   const absent = linked.filter((blob) => !file.payloads.has(blob.cid))
-  const dropped = absent.filter((blob) => deleted || redacted.has(blob.cid)).length
-  return { checked: checked.length, linked: linked.length, missing: absent.length - dropped, notFetched: 0, redacted: dropped }
+  const takenBack = absent.filter((blob, at) => deleted || (at < INVENTORY_ABSENT && redacted.has(blob.cid))).length
+  const configsHere = [...configs].filter((name) => file.blocks.has(name)).length
+  const isWhole = wholeFiles(file.blocks)
+  const filesHere = [...files].filter(isWhole).length
+  const [noConfig, noFile] = [configs.size - configsHere, files.size - filesHere]
+  const rest = (gone) => (deleted ? [0, gone] : [gone, 0])
+  const [configMissing, configWithdrawn] = rest(noConfig)
+  return {
+    files: linkCounts(filesHere, ...rest(noFile)),
+    payloads: linkCounts(linked.length - absent.length + configsHere, absent.length - takenBack + configMissing, takenBack + configWithdrawn)
+  }
 }
 
 function checksOf (file, placed, signers, result, problems, told) {
@@ -191,16 +243,18 @@ function report (file, told) {
   const sorted = ordered(problems)
   const verdict = verdictOf(sorted, result)
   const first = sorted[0]
+  const inventory = inventoryOf(file)
   const signers = signersOf(placed.nodes.values())
   return {
     anchoredThrough: anchoredThrough(result),
     checks: checksOf(file, placed, signers, result, sorted, told),
+    files: inventory.files,
     firstProblem: first ? { cid: first.cid, code: first.code, detail: first.detail, fault: fault(first.code), seq: first.seq } : null,
     fork: forkOf(result),
     freshness: { headSeenAgeMs: null, peersAgree: 0, peersAsked: 0, source: 'file' },
     kind: 'verify',
     models: modelsOf(file.blobs),
-    payloads: payloadsOf(file),
+    payloads: inventory.payloads,
     pending: result.pending.length,
     problems: sorted.length,
     session: file.genesis,

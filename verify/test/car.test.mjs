@@ -47,7 +47,7 @@ test('session.car: what the vectors say, in pieces of any size', () => {
   assert.equal(whole.session, session)
   assert.equal(whole.validThrough.cid, expected.head)
   assert.equal(whole.anchoredThrough.seq, expected.anchoredThrough)
-  assert.equal(whole.payloads.checked, whole.payloads.linked)
+  assert.equal(whole.payloads.here, whole.payloads.linked)
   assert.deepEqual(Object.values(whole.checks).map(({ result }) => result), Array(5).fill('pass'))
   for (const size of [1, 7, 61, 4096]) {
     const verifier = new CarVerifier()

@@ -119,7 +119,7 @@ test('145 negatives have their codes', () => {
 })
 
 test('frames and announcements are read and written again', () => {
-  assert.equal(files.frames.frames.length, 47)
+  assert.equal(files.frames.frames.length, 49)
   for (const { name, frame_hex: frame, body_hex: body } of files.frames.frames) assert.deepEqual(encode(readFrame(unhex(frame))), unhex(body), name)
   // {"a": [0, 0, …]} of more items than a frame may hold
   const many = Buffer.concat([unhex('a1616199'), unhex('8000'), Buffer.alloc(0x8000)])

@@ -15,7 +15,7 @@ use throughline_protocol::code::Reject;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId, UnixMillis};
 use throughline_protocol::payload::ConfigBlock;
-use throughline_protocol::verify::{Auditor, NotLinear};
+use throughline_protocol::verify::{Auditor, BlocksRead, NotLinear};
 use throughline_store::Ahead;
 
 use super::commands::verify::Payloads;
@@ -61,13 +61,14 @@ pub(crate) fn verify(
         pass => pass,
     };
     settle(&mut pass.auditor, &mut input).map_err(failed)?;
+    pass.auditor.take_stock(|cid| Answer::Ok(pass.blocks.links_of(cid)))?;
     if let (None, Some(reject)) = (pass.session, pass.refused)
         && is_no_car(&reject)
     {
         return Err(reject.into());
     }
     let report = pass.auditor.report();
-    let mut answer = crate::report::verify(&report, "file");
+    let mut answer = crate::report::verify(&report, "file", payloads.required());
     answer["ahead"] = pass.ahead.as_ref().map(shape::ahead).into();
     answer["elapsedMs"] = super::format::millis(began.elapsed()).into();
     Ok(answer)
@@ -100,6 +101,7 @@ struct Asked {
 struct Pass {
     auditor: Auditor,
     session: Option<SessionId>,
+    blocks: BlocksRead,
     /// The seq of the entry before, and the latest time up to there.
     last: Seq,
     time: UnixMillis,
@@ -121,6 +123,7 @@ impl Pass {
         let mut pass = Pass {
             auditor,
             session: None,
+            blocks: BlocksRead::default(),
             last: Seq::ZERO,
             time: UnixMillis::default(),
             ahead: None,
@@ -196,13 +199,15 @@ impl Pass {
             }
             SessionItem::Config { of, block } => {
                 self.hand_over(entry.take(), None);
+                self.blocks.note(&block);
                 let named = EntryCid::of(block.bytes());
                 if let (Err(reject), None) = (ConfigBlock::check(named, block.bytes()), &self.not_linear) {
                     self.auditor.refused(Some(of), Some(self.last), reject);
                 }
             }
-            // Files were hashed by the reader; nothing else is asked of them.
-            SessionItem::Payload { .. } | SessionItem::File { .. } => {}
+            // Files were hashed by the reader.
+            SessionItem::File { block, .. } => self.blocks.note(&block),
+            SessionItem::Payload { .. } => {}
         }
     }
 

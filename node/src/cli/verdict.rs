@@ -14,7 +14,58 @@ const CHECKS: [&str; 5] = ["hash", "chain", "signature", "authority", "head"];
 /// How a command ends that answers with a verdict. Losses count only beside a success.
 #[must_use]
 pub(crate) fn exit(answer: &Value) -> Exit {
-    Exit::of_verdict(view::text(answer, "/verdict"))
+    with_losses(Exit::of_verdict(view::text(answer, "/verdict")), answer)
+}
+
+/// What a command that did what it was to do ends with, if words or files that were asked for are missing. The same on every road.
+#[must_use]
+pub(crate) fn with_losses(exit: Exit, answer: &Value) -> Exit {
+    if exit == Exit::Done && losses(answer).is_some() { Exit::Losses } else { exit }
+}
+
+/// What was asked for and is missing, in words.
+#[must_use]
+pub(crate) fn losses(answer: &Value) -> Option<String> {
+    let missing = |of: &str, one: &str, many: &str| {
+        let counts = view::at(answer, of);
+        let count = view::number(counts, "/missing");
+        (view::flag(counts, "/asked") && count > 0).then(|| format::count(count, one, many))
+    };
+    let payloads = missing("/payloads", "payload", "payloads");
+    let files = missing("/files", "file", "files");
+    let missing: Vec<String> = payloads.into_iter().chain(files).collect();
+    (!missing.is_empty()).then(|| missing.join(" and "))
+}
+
+/// What is here of the words and files, and how what is missing comes here.
+pub(crate) fn inventory(page: &mut Page, answer: &Value) {
+    links(page, answer);
+    if let Some(losses) = losses(answer) {
+        let session = match view::text(answer, "/session") {
+            "" => "S",
+            session => session,
+        };
+        page.mark(Mark::Warning, format!("done, with losses (exit 11): {losses} missing"));
+        page.plain(format!(
+            "  from anyone who has them: throughline fetch {session} --payloads all --from PEER"
+        ));
+    }
+}
+
+/// The counts alone.
+pub(crate) fn links(page: &mut Page, answer: &Value) {
+    for which in ["payloads", "files"] {
+        let Some(counts) = answer.get(which).filter(|counts| counts.is_object()) else { continue };
+        let count = |what: &str| view::number(counts, &format!("/{what}"));
+        let missing = if view::flag(counts, "/asked") { "missing" } else { "not here and not asked for" };
+        page.plain(format!(
+            "  {which:<10} {} linked, {} here, {} {missing}, {} withdrawn",
+            count("linked"),
+            count("here"),
+            count("missing"),
+            count("withdrawn"),
+        ));
+    }
 }
 
 /// The report.
@@ -24,17 +75,7 @@ pub(crate) fn page(answer: &Value, names: &Names) -> Page {
     for name in CHECKS {
         check(&mut page, name, view::at(answer, &format!("/checks/{name}")), names);
     }
-    if let Some(payloads) = answer.get("payloads").filter(|payloads| payloads.is_object()) {
-        let count = |what: &str| view::number(payloads, &format!("/{what}"));
-        page.plain(format!(
-            "  payloads   {} linked, {} checked, {} missing, {} not fetched, {} redacted",
-            count("linked"),
-            count("checked"),
-            count("missing"),
-            count("notFetched"),
-            count("redacted"),
-        ));
-    }
+    inventory(&mut page, answer);
     page.bold(summary(answer));
     evidence(&mut page, view::at(answer, "/evidence"));
     tail(&mut page, view::at(answer, "/tail"), names);
@@ -187,6 +228,32 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
         }
         assert_eq!(exit(&forked()), Exit::Forked);
+    }
+
+    #[test]
+    fn what_was_asked_for_and_is_missing_is_a_loss_and_nothing_else_is() {
+        let counts = |missing: u64, asked: bool| json!({"linked": missing + 2, "here": 1, "missing": missing, "withdrawn": 1, "asked": asked});
+        let answer = |payloads, files| json!({"verdict": "valid", "session": "S", "payloads": payloads, "files": files});
+        for (answer, expected) in [
+            (answer(counts(0, true), counts(0, true)), Exit::Done),
+            (answer(counts(3, false), counts(1, false)), Exit::Done),
+            (answer(counts(0, true), counts(1, true)), Exit::Losses),
+            (answer(counts(1, true), counts(1, false)), Exit::Losses),
+            (
+                json!({"verdict": "forked", "payloads": counts(1, true), "files": counts(0, true)}),
+                Exit::Forked,
+            ),
+        ] {
+            assert_eq!(exit(&answer), expected, "{answer}");
+        }
+        let text = page(&answer(counts(2, true), counts(1, true)), &Names::default()).render(Styles::plain());
+        for line in [
+            "  payloads   4 linked, 1 here, 2 missing, 1 withdrawn",
+            "! done, with losses (exit 11): 2 payloads and 1 file missing",
+            "  from anyone who has them: throughline fetch S --payloads all --from PEER",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ use serde_json::Value;
 use throughline_protocol::block::{Block, Decoded, Signed};
 use throughline_protocol::car::{EntryBlocks, SessionWriter};
 use throughline_protocol::code::Code;
-use throughline_protocol::content::Content;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::id::{Cid, Codec, EntryCid, Seq, SessionId};
@@ -26,6 +25,7 @@ use super::files::Blocks;
 use super::seal_up::blocks_of;
 use super::verify::PayloadUse;
 use crate::api::error::{Answer, Problem};
+use crate::report;
 
 /// Entries taken in at a time, and bytes of them.
 const BATCH: usize = 1_000;
@@ -44,12 +44,17 @@ impl Node {
     ///
     /// # Errors
     /// `E_CAR_…` and what else reading refuses when not even a genesis stands in it.
-    pub fn verify_car(&self, spool: &Path, head: Option<EntryCid>, payloads: PayloadUse) -> Answer<Value> {
+    pub fn verify_car(
+        &self,
+        spool: &Path,
+        head: Option<EntryCid>,
+        (payloads, wanted): (PayloadUse, report::Required),
+    ) -> Answer<Value> {
         if let Some(bytes) = evidence_in(spool)? {
             return Ok(crate::exhibit::verified(&crate::exhibit::check(bytes)?));
         }
         let (report, _) = audit(spool, Asked { head, payloads })?;
-        Ok(crate::report::verify(&report, "file"))
+        Ok(report::verify(&report, "file", wanted))
     }
 
     /// Verifies a session CAR and, unless it is a dry run, adopts what it holds. The answer is the verdict on all that is held
@@ -63,26 +68,32 @@ impl Node {
             let what = "expected a session, got evidence about one";
             return Err(Problem::new(Code::CarRoot, what).hint("throughline fork import FILE"));
         }
-        let (report, refused) = audit(spool, Asked { head: None, payloads: PayloadUse::Present })?;
+        let (of_file, refused) = audit(spool, Asked { head: None, payloads: PayloadUse::Present })?;
         if let Some(reject) = refused {
             return Err(reject.into());
         }
-        let mut answer = crate::report::verify(&report, "file");
-        let usable = !matches!(report.verdict.word(), "corrupt" | "incomplete");
-        let (Some(session), true) = (report.session, usable && !dry_run) else {
+        let mut answer = report::verify(&of_file, "file", report::Required::All);
+        let usable = !matches!(of_file.verdict.word(), "corrupt" | "incomplete");
+        let (Some(session), true) = (of_file.session, usable && !dry_run) else {
             answer["adopted"] = false.into();
             return Ok(answer);
         };
-        let was_held = self.reader()?.session(session)?.is_some();
-        let mut adopting = Adopting::new(self, session);
+        let held = Some(self.reader()?).filter(|reader| matches!(reader.session(session), Ok(Some(_))));
+        let was_held = held.is_some();
+        let mut adopting = Adopting::new(self, session, held);
         for_each(spool, &mut adopting)?;
         let adopted = adopting.finish()?;
         let row = need_session(&self.reader()?, session)?;
-        if row.summary.verdict != report.verdict.word() {
+        if row.summary.verdict != of_file.verdict.word() {
             // More is held than the file tells: what counts is what it comes to here.
             let held = self.review(session, PayloadUse::Present, None)?;
-            answer = crate::report::verify(&held, "store");
-            answer["fileVerdict"] = report.verdict.word().into();
+            answer = report::verify(&held, "store", report::Required::All);
+            answer["fileVerdict"] = of_file.verdict.word().into();
+        } else if of_file.inventory.is_lacking() {
+            // Words and files that the file lacks may be here.
+            let inventory = self.inventory(session, &mut |_| ())?;
+            answer["payloads"] = report::links(&inventory.payloads, true);
+            answer["files"] = report::links(&inventory.files, true);
         }
         answer["adoptedEntries"] = adopted.into();
         answer["adopted"] = true.into();
@@ -147,10 +158,12 @@ struct Adopting<'n> {
     /// Files in many blocks, and the seqs of the entries that name them.
     files: BTreeSet<(Seq, Cid)>,
     adopted: u64,
+    /// What was held of the session before, if it was.
+    held: Option<Reader>,
 }
 
 impl<'n> Adopting<'n> {
-    fn new(node: &'n Node, session: SessionId) -> Self {
+    fn new(node: &'n Node, session: SessionId, held: Option<Reader>) -> Self {
         Adopting {
             node,
             session,
@@ -160,7 +173,22 @@ impl<'n> Adopting<'n> {
             blocks: Blocks::new(node),
             files: BTreeSet::new(),
             adopted: 0,
+            held,
         }
+    }
+
+    /// The words of an entry that was held without them: adopting it again would not bring them.
+    fn late_words(&mut self, checked: &Prechecked) -> Answer<()> {
+        let (signed, Some(bytes)) = (checked.signed(), checked.payload()) else { return Ok(()) };
+        let (Some(held), Some(named)) = (&self.held, signed.value().payload) else { return Ok(()) };
+        let seq = signed.value().seq();
+        let is_held = held.entry_at(self.session, seq)?.is_some_and(|stored| stored.cid == signed.cid());
+        if is_held && held.payload(named.cid)? == PayloadState::Absent {
+            self.blocks.put(Block::check(named.cid.cid(), Arc::clone(bytes))?)?;
+            self.files.insert((seq, named.cid.cid()));
+            self.files.extend(checked.files().iter().map(|cid| (seq, *cid)));
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> Answer<()> {
@@ -201,6 +229,7 @@ impl Taker for Adopting<'_> {
                 let checked = Prechecked::of(entry.verify(&mut self.keys)?, payload)?;
                 let trees = checked.files().iter().filter(|cid| cid.codec() == Codec::DagPb);
                 self.files.extend(trees.map(|cid| (checked.signed().value().seq(), *cid)));
+                self.late_words(&checked)?;
                 self.arrived.entries.push(checked);
                 if self.arrived.entries.len() >= BATCH || self.bytes >= BATCH_BYTES {
                     self.flush()?;
@@ -333,12 +362,7 @@ impl Export<'_> {
 
     /// The files that a payload names, as far as they are held, root before children; a block at a time.
     fn files(&mut self, writer: &mut SessionWriter, payload: &Payload) -> Answer<()> {
-        let mut waiting: Vec<Cid> = payload.attachments().iter().map(|file| file.cid).collect();
-        waiting.extend(
-            payload.content().iter().filter_map(|content| {
-                if let Content::Media(media) = content { Some(media.cid) } else { None }
-            }),
-        );
+        let mut waiting = payload.files();
         waiting.reverse();
         let mut seen = BTreeSet::new();
         while let Some(cid) = waiting.pop() {

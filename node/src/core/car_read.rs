@@ -15,7 +15,7 @@ use throughline_protocol::control::Control;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::payload::ConfigBlock;
-use throughline_protocol::verify::{Auditor, NotLinear, Report};
+use throughline_protocol::verify::{Auditor, BlocksRead, NotLinear, Report};
 
 use super::verify::PayloadUse;
 use crate::api::error::{Answer, Problem};
@@ -137,6 +137,7 @@ pub(super) fn audit(spool: &Path, asked: Asked) -> Answer<(Report, Option<Reject
         return Err(reject.clone().into());
     }
     settle_links(spool, &mut pass.auditor)?;
+    pass.auditor.take_stock(|cid| Answer::Ok(pass.blocks.links_of(cid)))?;
     Ok((pass.auditor.report(), pass.refused))
 }
 
@@ -145,6 +146,7 @@ struct Pass {
     auditor: Auditor,
     asked: Asked,
     session: Option<SessionId>,
+    blocks: BlocksRead,
     /// The seq of the entry before.
     last: Seq,
     refused: Option<Reject>,
@@ -153,8 +155,15 @@ struct Pass {
 
 impl Pass {
     fn over(spool: &Path, auditor: Auditor, asked: Asked) -> Answer<Self> {
-        let mut pass =
-            Pass { auditor, asked, session: None, last: Seq::ZERO, refused: None, not_linear: None };
+        let mut pass = Pass {
+            auditor,
+            asked,
+            session: None,
+            blocks: BlocksRead::default(),
+            last: Seq::ZERO,
+            refused: None,
+            not_linear: None,
+        };
         match for_each(spool, &mut pass) {
             Ok(()) => Ok(pass),
             Err(Stop::File(reject)) => {
@@ -185,13 +194,17 @@ impl Taker for Pass {
                 self.auditor.entry(Arc::clone(entry.bytes()), payload)
             }
             Item::Config(of, block) => {
+                self.blocks.note(&block);
                 let named = EntryCid::of(block.bytes());
                 if let Err(reject) = ConfigBlock::check(named, block.bytes()) {
                     self.auditor.refused(Some(of), Some(self.last), reject);
                 }
                 Ok(())
             }
-            Item::Block(_) => Ok(()),
+            Item::Block(block) => {
+                self.blocks.note(&block);
+                Ok(())
+            }
         };
         taken.map_err(|not_linear| {
             let problem = Problem::from(not_linear.reason.clone());

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::{Config, Overrides};
 use crate::dirs::{Dirs, Environment};
 use crate::keys::NodeKeys;
+use crate::report::Required;
 
 /// A node of its own, in a directory that stays as long as the value.
 fn node() -> (tempfile::TempDir, Node) {
@@ -56,7 +57,7 @@ fn what_waits_for_the_holder_goes_along_and_the_root_stays_the_head() {
     take(&node, &session);
     take(&node, &other);
     let file = exported(&node, session.session());
-    let report = node.verify_car(file.path(), None, PayloadUse::Present).unwrap();
+    let report = node.verify_car(file.path(), None, (PayloadUse::Present, Required::Nothing)).unwrap();
     assert_eq!((&report["verdict"], &report["checks"]["head"]["result"]), (&"valid".into(), &"pass".into()));
     let counts = (&report["checks"]["chain"]["entries"], &report["payloads"]["missing"]);
     assert_eq!(counts, (&session.entries().len().into(), &0.into()), "{report}");
@@ -85,12 +86,12 @@ fn words_beside_the_chain_are_counted_as_held() {
     take(&node, &other);
     let counts = |report: &Value| {
         let count = |what: &str| report["payloads"][what].as_u64().unwrap();
-        (count("linked"), count("checked"), count("missing"))
+        (count("linked"), count("here"), count("missing"))
     };
     let held = node.verify(one.session(), PayloadUse::Present, None).unwrap();
-    let held = crate::report::verify(&held, "store");
+    let held = crate::report::verify(&held, "store", Required::Nothing);
     let file = exported(&node, one.session());
-    let filed = node.verify_car(file.path(), None, PayloadUse::Present).unwrap();
+    let filed = node.verify_car(file.path(), None, (PayloadUse::Present, Required::Nothing)).unwrap();
     assert_eq!((held["verdict"].as_str(), counts(&held).2), (Some("forked"), 0), "{held}");
     assert_eq!(counts(&held), counts(&filed));
 }
@@ -111,7 +112,7 @@ fn in_a_dispute_the_root_is_in_the_file() {
     take(&node, &one);
     take(&node, &other);
     let file = exported(&node, one.session());
-    let report = node.verify_car(file.path(), None, PayloadUse::Present).unwrap();
+    let report = node.verify_car(file.path(), None, (PayloadUse::Present, Required::Nothing)).unwrap();
     assert_eq!(report["verdict"], "forked", "{report}");
 
     // More is held beside the chain than is read for a file: what stands on the rest stays here.

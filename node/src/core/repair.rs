@@ -12,15 +12,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use throughline_protocol::evidence::{Accusation, Exhibit};
 use throughline_protocol::id::{Cid, Principal, SessionId};
+use throughline_protocol::verify::LinkCounts;
 use throughline_store::{
     Damage, DropUnreadableEvidence, Fsck, LostRow, Mend, NoteUnknownGuard, Noted, Rebuild, StoreError,
 };
 
 use super::evidence::{LIMITS, Source};
 use super::owed::Again;
-use super::{Node, now};
+use super::{Node, StoreInventory, now};
 use crate::api::error::{Answer, Problem};
 use crate::exhibit;
+use crate::report::{self, Required};
 use crate::sync::{BlobsCame, Tally};
 
 /// Damaged blobs that one act of repair puts back at once; what is beyond stays for the next one.
@@ -325,6 +327,19 @@ pub fn fsck_json(found: &Fsck) -> Value {
         "repairable": found.damaged.len(),
         "repairableRows": found.rows.len(),
     })
+}
+
+/// What is here of the words and files of all sessions, beside what a check found.
+pub fn fsck_inventory(answer: &mut Value, found: &StoreInventory, asked: Required) {
+    let counts = |payloads: &LinkCounts, files: &LinkCounts| {
+        (report::links(payloads, asked != Required::Nothing), report::links(files, asked == Required::All))
+    };
+    (answer["payloads"], answer["files"]) = counts(&found.payloads, &found.files);
+    let lacking = found.lacking.iter().map(|(session, lacks)| {
+        let (payloads, files) = counts(&lacks.payloads, &lacks.files);
+        json!({"session": session.to_string(), "payloads": payloads, "files": files})
+    });
+    answer["lacking"] = lacking.collect::<Vec<_>>().into();
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use throughline_store::{PayloadState, Reader, SessionRow};
 use super::Node;
 use super::base::need_session;
 use super::controls::held_controls;
+use super::inventory::links_here;
 use super::scene::from_store;
 use crate::api::error::{Answer, Problem};
 
 /// Side entries that are read at a time.
-const SIDE_PAGE: usize = 1_000;
+pub(super) const SIDE_PAGE: usize = 1_000;
 
 /// Which payloads are checked along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +151,7 @@ fn audit(
         }
     }
     settle_links(reader, session, &mut into.auditor)?;
+    into.auditor.take_stock(|cid| links_here(reader, session, cid))?;
     Ok(Ok(into.auditor.report()))
 }
 

@@ -16,6 +16,7 @@ use super::road::Provider;
 use super::{Asker, Desk, facts, wire};
 use crate::api::error::Answer;
 use crate::core::{Granted, controls_of, grant_of, standing};
+use crate::sync::Tally;
 
 impl Drive {
     /// Tells the driver what this node's own copy has. One that cannot be read is read again with the next commit, and before
@@ -196,8 +197,11 @@ impl Desk {
         let is_held = self.blocking(move |desk| facts::is_held(&desk.node.reader()?, session, head)).await;
         let source = source.filter(|source| *source != self.node.principal());
         if let (Ok(false), Some(source)) = (is_held, source) {
-            let fetched =
-                self.moves.road.fetch(&self.node, session, head, vec![Provider::Peer(source)]).await;
+            let fetched = self
+                .moves
+                .road
+                .fetch(&self.node, session, head, vec![Provider::Peer(source)], Tally::new())
+                .await;
             if let Err(reject) = fetched {
                 tracing::info!(session = %session.short(), "the offered head is not held here yet: {reject}");
             }
@@ -272,7 +276,7 @@ impl Desk {
         let from: Vec<Provider> = from.into_iter().filter(|provider| *provider != own).collect();
         let is_held = self.blocking(move |desk| facts::is_held(&desk.node.reader()?, session, prev)).await?;
         if !is_held {
-            self.moves.road.fetch(&self.node, session, prev, from).await?;
+            self.moves.road.fetch(&self.node, session, prev, from, Tally::new()).await?;
         }
         self.blocking(move |desk| {
             let reader = desk.node.reader()?;

@@ -24,7 +24,7 @@ use throughline_protocol::handoff::{
 };
 use throughline_protocol::id::{Epoch, Principal, SessionId};
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::verify::Prechecked;
+use throughline_protocol::verify::{Inventory, Prechecked};
 use throughline_protocol::wire::handoff::HandoffStep;
 use throughline_store::{
     Expect, Freeze, NoteOffer, PutJob, RaiseFence, SessionRow, SessionState, SetState, StagingUse,
@@ -51,6 +51,8 @@ pub(super) struct Held {
     /// Whose session it is, as far as the asker was let in for it.
     pub(super) owner: Option<Principal>,
     pub(super) fetching: Option<Fetching>,
+    /// What the last fetch left here of words and files; none: it is counted when it is asked for.
+    pub(super) inventory: Option<Inventory>,
     /// When a request of the staged move came last, or this node began to listen for one.
     pub(super) heard: Instant,
     requests: u64,
@@ -74,10 +76,21 @@ impl Held {
             Some(bytes) => Target::from_bytes(session, me, &bytes, limits)?,
             None => Target::new(session, me, known, limits),
         };
-        let (owner, fetching, answers) = (row.map(|row| row.owner), None, Vec::new());
+        let (owner, fetching, inventory, answers) = (row.map(|row| row.owner), None, None, Vec::new());
         let heard = Instant::now();
-        let mut held =
-            Held { session, me, limits, source, target, owner, fetching, heard, requests: 0, answers };
+        let mut held = Held {
+            session,
+            me,
+            limits,
+            source,
+            target,
+            owner,
+            fetching,
+            inventory,
+            heard,
+            requests: 0,
+            answers,
+        };
         held.catch_up(desk)?;
         Ok(held)
     }

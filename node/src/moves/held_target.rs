@@ -1,12 +1,13 @@
 //! What a target wants done: fetch, look whether this node could go on, adopt.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Role;
 use throughline_protocol::fork::{Ending, Mark};
 use throughline_protocol::handoff::target::{Input, Output, Stage};
 use throughline_protocol::handoff::{MoveId, Opening, Point, Readiness, Receipt, Ticket};
+use throughline_protocol::verify::Inventory;
 use throughline_store::Unstage;
 use tokio::task::AbortHandle;
 
@@ -15,12 +16,14 @@ use super::road::Provider;
 use super::{Desk, facts};
 use crate::api::error::Answer;
 use crate::core::{Granted, controls_of, grant_of, standing};
+use crate::sync::Tally;
 
 /// A fetch under way for an offer.
 pub(super) struct Fetching {
     ticket: Ticket,
     head: Point,
     task: AbortHandle,
+    tally: Arc<Tally>,
 }
 
 impl Drop for Fetching {
@@ -110,7 +113,13 @@ impl Held {
         let controls = controls_of(&reader, owner, None)?;
         let covers = Some((self.session, standing.state.agent()));
         match grant_of(&controls, owner, self.me, Role::Writer, covers) {
-            Granted::Live(_) => Ok(Ok(Readiness::default())),
+            Granted::Live(_) => {
+                let inventory = match &self.inventory {
+                    Some(inventory) => inventory.clone(),
+                    None => desk.node.inventory(self.session, &mut |_| ())?,
+                };
+                Ok(Ok(Readiness { inventory: Some(inventory), ..Readiness::default() }))
+            }
             Granted::Revoked(_) => no("grant-revoked"),
             Granted::Never => no("no-grant"),
         }
@@ -118,18 +127,23 @@ impl Held {
 
     /// Begins a fetch; it replaces one that is under way. What is held whole needs no provider.
     fn fetch(&mut self, desk: &Desk, ticket: Ticket, head: Point, providers: Vec<String>) {
-        self.fetching = None;
+        (self.fetching, self.inventory) = (None, None);
         if providers.is_empty() && self.has(desk, head).is_ok() {
             self.target.handle(Input::FetchDone { ticket, result: Ok(()) });
             return;
         }
         let (desk, session) = (desk.clone(), self.session);
+        let tally = Tally::new();
+        let counted = Arc::clone(&tally);
         let task = tokio::spawn(async move {
             let from = providers.into_iter().map(Provider::Address).collect();
-            let fetched = desk.moves.road.fetch(&desk.node, session, head, from).await;
+            let fetched = desk.moves.road.fetch(&desk.node, session, head, from, Arc::clone(&counted)).await;
             let ended = tokio::task::spawn_blocking(move || {
+                // Without the lock: who asks meanwhile is told how far it is.
+                let inventory =
+                    fetched.is_ok().then(|| desk.node.inventory(session, &mut |read| counted.came(read)));
                 let shared = desk.held(session)?;
-                end_fetch(&shared, &desk, ticket, head, fetched);
+                end_fetch(&shared, &desk, (ticket, head), fetched, inventory.and_then(Result::ok));
                 desk.moves.fetched.send_modify(|count| *count += 1);
                 Answer::Ok(())
             });
@@ -137,7 +151,7 @@ impl Held {
                 tracing::warn!(session = %session.short(), "the end of a fetch was lost: {problem}");
             }
         });
-        self.fetching = Some(Fetching { ticket, head, task: task.abort_handle() });
+        self.fetching = Some(Fetching { ticket, head, task: task.abort_handle(), tally });
     }
 
     /// Whether the chain up to `head` is held and belongs to the owner who offers it.
@@ -161,19 +175,25 @@ impl Held {
 
     /// How far the chain is verified, for whoever asks meanwhile.
     pub(super) fn report_progress(&mut self, tip: Mark) {
-        if let Some(Fetching { ticket, head, .. }) = &self.fetching {
-            let through = tip.seq.min(head.seq);
-            self.target.handle(Input::Fetched { ticket: *ticket, through });
+        if let Some(Fetching { ticket, head, tally, .. }) = &self.fetching {
+            let (through, bytes) = (tip.seq.min(head.seq), tally.now().bytes);
+            self.target.handle(Input::Fetched { ticket: *ticket, through, bytes });
         }
     }
 }
 
 /// Reports the end of a fetch to the machine, and does what it wants then.
-fn end_fetch(shared: &Shared, desk: &Desk, ticket: Ticket, head: Point, fetched: Result<(), Reject>) {
+fn end_fetch(
+    shared: &Shared,
+    desk: &Desk,
+    (ticket, head): (Ticket, Point),
+    fetched: Result<(), Reject>,
+    inventory: Option<Inventory>,
+) {
     let mut held = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let result = fetched.and_then(|()| held.has(desk, head));
     if held.fetching.as_ref().is_some_and(|fetching| fetching.ticket == ticket) {
-        held.fetching = None;
+        (held.fetching, held.inventory) = (None, inventory);
     }
     held.target.handle(Input::FetchDone { ticket, result });
     held.run(desk);

@@ -19,10 +19,10 @@ use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
 use super::drive::until_ended;
 use super::road::{Provider, Road};
 use super::{Asker, facts};
-use crate::api::error::Answer;
+use crate::api::error::{Answer, Problem};
 use crate::core::Node;
 use crate::net::{peer_of, principal_of};
-use crate::sync::{self, FetchRequest, HandoffHandler, Network, Use, Wanted};
+use crate::sync::{self, FetchRequest, HandoffHandler, Network, Tally, Use, Wanted};
 
 /// How long a peer that is asked for a session may send nothing.
 const IDLE: Duration = Duration::from_secs(10);
@@ -124,20 +124,18 @@ impl Road for NetworkRoad {
         session: SessionId,
         head: Point,
         from: Vec<Provider>,
+        tally: Arc<Tally>,
     ) -> BoxFuture<'a, Result<(), Reject>> {
         async move {
-            let refused = |detail: &str| Reject::new(Code::Incomplete, detail);
-            let fetched = network(node)?.fetch(request(session, names(from))).await;
-            let missing = match fetched {
-                Ok(fetched) => fetched.missing_blocks,
-                Err(problem) => return Err(Reject::new(problem.code(), problem.detail())),
-            };
+            let failed = |problem: Problem| Reject::new(problem.code(), problem.detail());
+            network(node)?.fetch_counted(request(session, names(from)), tally).await.map_err(failed)?;
             let held = node.reader().and_then(|reader| facts::is_held(&reader, session, head));
-            match held {
-                Ok(true) if missing == 0 => Ok(()),
-                Ok(true) => Err(refused("files or payloads of the session were not to be had")),
-                Ok(false) => Err(refused("the providers did not give the chain up to the offered head")),
-                Err(problem) => Err(Reject::new(problem.code(), problem.detail())),
+            match held.map_err(failed)? {
+                true => Ok(()),
+                false => {
+                    let detail = "the providers did not give the chain up to the offered head";
+                    Err(Reject::new(Code::Incomplete, detail))
+                }
             }
         }
         .boxed()

@@ -3,12 +3,14 @@
 use serde_json::json;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Class;
-use throughline_protocol::id::Epoch;
+use throughline_protocol::id::{Cid, Epoch, SessionId};
+use throughline_protocol::view::EntryDraft;
 use throughline_store::{PayloadState, SessionState};
 
-use super::Leave;
-use super::testbench::{Bench, append, until_stored};
-use crate::core::Node;
+use super::testbench::{Bench, append, message, named, until_stored};
+use super::{Leave, Question};
+use crate::core::{AppendRequest, Node};
+use crate::sync::{FetchRequest, Use, Wanted};
 
 const RETIRED: SessionState = SessionState::Retired { epoch: Epoch::ZERO };
 
@@ -58,7 +60,7 @@ async fn a_move_that_is_taken_back_over_the_network_thaws() {
     let asked = bench.until(&begun, &["needs-handoff", "rolled-back"]).await;
     assert_eq!(asked["state"], "needs-handoff", "{asked:#}");
     assert_eq!(append(&bench.a, session, "not now"), Err(Code::Frozen));
-    let (session, id) = super::testbench::named(&asked);
+    let (session, id) = named(&asked);
     let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
     assert_eq!(told["state"], "aborted", "{told:#}");
     append(&bench.a, session, "as before").unwrap();
@@ -71,4 +73,81 @@ async fn a_session_that_this_node_never_heard_of_is_found_at_a_peer_and_moved() 
     let told = bench.move_to(session, &bench.b, Leave::Auto).await;
     assert_eq!((&told["state"], &told["from"]["state"]), (&json!("done"), &json!("retired")), "{told:#}");
     assert_eq!((&told["from"]["peer"], &told["base"]["seq"]), (&json!("server-a"), &json!(3)));
+}
+
+/// A session at A with two files: one that A has, and one whose bytes A lost, so that nobody has it. Its CID, and its bytes.
+fn with_a_lost_file(bench: &Bench) -> (SessionId, Cid, Vec<u8>) {
+    let session = bench.session(1);
+    let (kept, lost) = (vec![3; 40_000], vec![7; 50_000]);
+    let files = [&kept, &lost].map(|bytes| bench.a.put_file(bytes).unwrap());
+    // Before anybody else can hear of it.
+    let mut below = vec![bench.a.dirs().data().join("payloads")];
+    let mut removed = 0;
+    while let Some(path) = below.pop() {
+        if path.is_dir() {
+            below.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if std::fs::read(&path).unwrap() == lost {
+            std::fs::remove_file(path).unwrap();
+            removed += 1;
+        }
+    }
+    assert_eq!(removed, 1, "the file lies by itself");
+    let attachments = files.map(|file| {
+        json!({"cid": file.cid.to_string(), "size": file.size_bytes, "mediaType": "application/octet-stream"})
+    });
+    let block = json!({"id": "b1", "type": "Paragraph", "text": "see the files", "children": []});
+    let draft = json!({
+        "type": "SessionUserMessage", "origin": "trigger", "body": [block], "attachments": attachments,
+    });
+    let base = bench.a.reader().unwrap().session(session).unwrap().unwrap().tip.cid;
+    let entries = vec![EntryDraft::from_json(&draft).unwrap(), message("and go on")];
+    let request = AppendRequest { session, base: Some(base), entries, key: None, dry_run: false };
+    bench.a.append(&request).unwrap();
+    (session, files[1].cid, lost)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_nobody_has_stops_no_move_and_comes_later_from_anyone() {
+    let bench = Bench::over_network().await;
+    let (session, lost, bytes) = with_a_lost_file(&bench);
+    let begun = bench.begin(session, &bench.b, Leave::Auto).await;
+    let asks = bench.until(&begun, &["needs-confirmation", "needs-handoff", "rolled-back"]).await;
+    assert_eq!(
+        (&asks["state"], &asks["phase"]),
+        (&json!("needs-confirmation"), &json!("handoff")),
+        "{asks:#}"
+    );
+    let files = json!({"linked": 2, "here": 1, "missing": 1, "withdrawn": 0, "asked": true});
+    assert_eq!((&asks["files"], &asks["payloads"]["missing"]), (&files, &json!(0)), "{asks:#}");
+    assert_eq!(asks["lacking"], json!([lost.to_string()]));
+    let (_, id) = named(&begun);
+    bench.desk().confirm(session, id, Question::Lacking).await.unwrap();
+    bench.sign(&bench.until(&begun, &["needs-handoff"]).await).await;
+    let told = bench.until(&begun, &["done", "waiting", "rolled-back", "aborted"]).await;
+    assert_eq!((&told["state"], &told["files"]), (&json!("done"), &files), "{told:#}");
+    append(&bench.b, session, "carrying on").unwrap();
+
+    // Somebody finds it again.
+    bench.d.put_file(&bytes).unwrap();
+    let from = vec![bench.d.principal().to_string()];
+    let (payloads, mode) = (Wanted::All, Use::Adopt);
+    let request = FetchRequest { session, from, payloads, idle: None, mode, peers_min: 1 };
+    bench.b.network().unwrap().fetch(request).await.unwrap();
+    let inventory = bench.b.inventory(session, &mut |_| ()).unwrap();
+    assert_eq!((inventory.files.here, inventory.files.missing), (2, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_no_to_a_missing_file_leaves_the_session_where_it_was() {
+    let bench = Bench::over_network().await;
+    let (session, ..) = with_a_lost_file(&bench);
+    let begun = bench.begin(session, &bench.b, Leave::Auto).await;
+    let asks = bench.until(&begun, &["needs-confirmation", "needs-handoff", "rolled-back"]).await;
+    assert_eq!(asks["state"], "needs-confirmation", "{asks:#}");
+    let (_, id) = named(&begun);
+    let told = bench.desk().abort(session, id, Leave::Auto).await.unwrap();
+    assert_eq!((&told["state"], &told["from"]["state"]), (&json!("aborted"), &json!("active")), "{told:#}");
+    append(&bench.a, session, "as before").unwrap();
+    // It still says what was lacking.
+    assert_eq!(told["files"]["missing"], 1);
 }

@@ -130,5 +130,5 @@ impl Desk {
 }
 
 fn is_fetching(answer: &HandoffAnswer) -> bool {
-    matches!(answer, HandoffAnswer::State(status) if status.state == HandoffState::Fetching)
+    matches!(answer, HandoffAnswer::State(status) if matches!(status.state, HandoffState::Fetching { .. }))
 }

@@ -10,9 +10,11 @@ use throughline_protocol::fork::Mark;
 use throughline_protocol::handoff::driver::{Confirmation, Origin, Outcome, Phase};
 use throughline_protocol::handoff::{Driver, Point, Presence, Readiness, Receipt};
 use throughline_protocol::id::{Principal, Seq, SessionId};
+use throughline_protocol::verify::Inventory;
 
 use super::facts::Sent;
 use crate::api::error::Problem;
+use crate::report::links;
 
 /// What a move waits for, or how it ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -183,6 +185,7 @@ fn receipt(receipt: &Receipt, driver: &Driver, names: &Names) -> Value {
 /// The `move` object.
 pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
     let plan = driver.plan();
+    let inventory = progress.readiness.as_ref().and_then(|readiness| readiness.inventory.as_ref());
     let mut object = json!({
         "v": 1, "kind": "move",
         "move": plan.move_id.to_string(),
@@ -203,6 +206,9 @@ pub(super) fn of(driver: &Driver, progress: &Progress, names: &Names) -> Value {
             .map(|cut| json!({"cid": cut.cid.to_string(), "seq": cut.seq.get()}))
             .collect::<Vec<_>>(),
         "prepared": progress.or_earlier(progress.readiness.as_ref().map(prepared), "prepared"),
+        "payloads": progress.or_earlier(inventory.map(|found| links(&found.payloads, true)), "payloads"),
+        "files": progress.or_earlier(inventory.map(|found| links(&found.files, true)), "files"),
+        "lacking": progress.or_earlier(inventory.map(lacking_json), "lacking"),
         "phases": progress.phases(),
         "elapsedMs": progress.earlier["elapsedMs"].as_u64().unwrap_or(0).saturating_add(millis(progress.elapsed)),
     });
@@ -249,7 +255,19 @@ fn prepared(readiness: &Readiness) -> Value {
 pub(super) fn lacking(readiness: &Readiness) -> Option<String> {
     let missing = readiness.tools.iter().filter(|tool| tool.presence == Presence::Missing);
     let missing: Vec<&str> = missing.map(|tool| tool.name.as_str()).collect();
-    (!missing.is_empty()).then(|| format!("the target cannot run {}", missing.join(", ")))
+    let tools = (!missing.is_empty()).then(|| format!("the target cannot run {}", missing.join(", ")));
+    let lacks = readiness.inventory.as_ref().filter(|inventory| inventory.is_lacking());
+    let lacks = lacks.map(|inventory| {
+        let (payloads, files) = (inventory.payloads.missing, inventory.files.missing);
+        format!("nobody gave the target {payloads} of the payloads and {files} of the files")
+    });
+    let reasons: Vec<String> = tools.into_iter().chain(lacks).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// Blocks that the target lacks, the first of them.
+fn lacking_json(inventory: &Inventory) -> Value {
+    inventory.lacking.iter().map(ToString::to_string).collect::<Vec<_>>().into()
 }
 
 fn source_word(driver: &Driver) -> &'static str {
@@ -348,7 +366,8 @@ pub(super) fn unbegun(
         "v": 1, "kind": "move", "move": null, "session": session.to_string(), "state": state,
         "from": end(servers.from, names.from.as_deref(), epoch, "active"),
         "to": end(Some(servers.to), Some(&names.to), to_epoch, to_state),
-        "handoff": null, "base": json!({"cid": tip.cid.to_string(), "seq": tip.seq.get()}), "sent": null, "receipt": null, "cut": [], "prepared": null, "phases": [],
+        "handoff": null, "base": json!({"cid": tip.cid.to_string(), "seq": tip.seq.get()}), "sent": null, "receipt": null, "cut": [], "prepared": null,
+        "payloads": null, "files": null, "lacking": null, "phases": [],
         "elapsedMs": 0,
     })
 }
@@ -393,9 +412,21 @@ mod tests {
     fn what_a_target_lacks_has_to_be_confirmed() {
         use throughline_protocol::handoff::Tool;
         let tool = |name: &str, presence| Tool { name: name.to_owned(), presence };
-        let ready = Readiness { tools: vec![tool("bash", Presence::Available)], model: None };
+        let ready = Readiness { tools: vec![tool("bash", Presence::Available)], ..Readiness::default() };
         assert_eq!(lacking(&ready), None);
         let tools = vec![tool("bash", Presence::Available), tool("browser", Presence::Missing)];
-        assert_eq!(lacking(&Readiness { tools, model: None }).unwrap(), "the target cannot run browser");
+        assert_eq!(
+            lacking(&Readiness { tools, ..Readiness::default() }).unwrap(),
+            "the target cannot run browser"
+        );
+        let mut inventory = Inventory::default();
+        inventory.files.here = 2;
+        let ready = |inventory| Readiness { inventory: Some(inventory), ..Readiness::default() };
+        assert_eq!(lacking(&ready(inventory.clone())), None);
+        inventory.files.withdrawn = 1;
+        assert_eq!(lacking(&ready(inventory.clone())), None, "nobody has to bring what its owner withdrew");
+        inventory.files.missing = 1;
+        let lacks = "nobody gave the target 0 of the payloads and 1 of the files";
+        assert_eq!(lacking(&ready(inventory)).unwrap(), lacks);
     }
 }

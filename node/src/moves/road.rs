@@ -1,5 +1,7 @@
 //! How a move reaches other nodes. One implementation is the network; tests have one that loses what they want lost.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::handoff::Point;
@@ -8,6 +10,7 @@ use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest};
 
 use crate::api::error::Answer;
 use crate::core::Node;
+use crate::sync::Tally;
 
 /// Where something is fetched from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,13 +60,15 @@ pub(super) trait Road: Send + Sync + 'static {
         from: Option<String>,
     ) -> BoxFuture<'a, Answer<()>>;
 
-    /// Fetches a session up to `head`, with payloads and files, verifies it and takes it in.
+    /// Fetches a session up to `head`, with payloads and files, verifies it and takes it in. A payload or file that nobody gives
+    /// is no failure. `tally` tells meanwhile how far it is.
     fn fetch<'a>(
         &'a self,
         node: &'a Node,
         session: SessionId,
         head: Point,
         from: Vec<Provider>,
+        tally: Arc<Tally>,
     ) -> BoxFuture<'a, Result<(), Reject>>;
 
     /// Lets the target of a move see the session here, whatever its class, until [`Road::close`].

@@ -80,15 +80,16 @@ fn status(answer: Answer, tip: Option<Mark>) -> HandoffStatus {
         Answer::Frozen { epoch, head, move_id: _ } => at(HandoffState::Frozen, epoch, Some(head)),
         Answer::Retired { epoch, opening } => at(HandoffState::Retired, epoch, Some(opening)),
         Answer::Idle { epoch } => at(HandoffState::Retired, epoch.unwrap_or_default(), None),
-        Answer::Fetching { through } => {
-            HandoffStatus { seq: through.unwrap_or_default(), ..HandoffStatus::of(HandoffState::Fetching) }
-        }
+        Answer::Fetching { through, bytes } => HandoffStatus {
+            seq: through.unwrap_or_default(),
+            ..HandoffStatus::of(HandoffState::Fetching { bytes })
+        },
         Answer::Offered { head } => at(HandoffState::Offered, Epoch::ZERO, Some(head)),
-        Answer::Prepared(Readiness { tools, model }) => {
+        Answer::Prepared(Readiness { tools, model, inventory }) => {
             let tools = tools
                 .into_iter()
                 .map(|tool| ToolState { available: tool.presence == Presence::Available, name: tool.name });
-            HandoffStatus::of(HandoffState::Prepared { tools: tools.collect(), model })
+            HandoffStatus::of(HandoffState::Prepared { tools: tools.collect(), model, inventory })
         }
         Answer::Refused { reason } => HandoffStatus::of(HandoffState::Refused { reason }),
     }
@@ -115,14 +116,16 @@ fn read_status(status: HandoffStatus, move_id: MoveId) -> Reply {
             Some(opening) => Answer::Retired { epoch, opening },
             None => Answer::Idle { epoch: Some(epoch) },
         },
-        HandoffState::Fetching => Answer::Fetching { through: (seq > Seq::ZERO).then_some(seq) },
+        HandoffState::Fetching { bytes } => {
+            Answer::Fetching { through: (seq > Seq::ZERO).then_some(seq), bytes }
+        }
         HandoffState::Offered => Answer::Offered { head: need("offered")? },
-        HandoffState::Prepared { tools, model } => {
+        HandoffState::Prepared { tools, model, inventory } => {
             let tools = tools.into_iter().map(|tool| Tool {
                 name: tool.name,
                 presence: if tool.available { Presence::Available } else { Presence::Missing },
             });
-            Answer::Prepared(Readiness { tools: tools.collect(), model })
+            Answer::Prepared(Readiness { tools: tools.collect(), model, inventory })
         }
         HandoffState::Refused { reason } => Answer::Refused { reason },
     })

@@ -19,6 +19,7 @@ use super::Asker;
 use super::road::{Provider, Road};
 use crate::api::error::Answer;
 use crate::core::{Arrived, Node};
+use crate::sync::Tally;
 
 /// Which step of a move a fault is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,6 +197,7 @@ impl Road for Wires {
         session: SessionId,
         head: Point,
         from: Vec<Provider>,
+        _tally: Arc<Tally>,
     ) -> BoxFuture<'a, Result<(), Reject>> {
         async move {
             for provider in from {

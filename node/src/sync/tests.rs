@@ -1,16 +1,23 @@
 //! Nodes with nodes, over loopback.
 #![allow(clippy::large_futures, reason = "a test runs once")]
 
+use throughline_protocol::block::Block;
 use throughline_protocol::control::Role;
 use throughline_protocol::entry::{Body, Class, Note, Origin, UserMessage};
-use throughline_protocol::id::SessionId;
+use throughline_protocol::id::{Cid, Codec, SessionId, UnixMillis};
 use throughline_protocol::payload::{Attachment, UserWords, Words};
 use throughline_protocol::testing::{self, Reach as Shown, SessionBuilder};
+use throughline_protocol::verify::{Inventory, LinkCounts};
 use throughline_protocol::wire::chain::{ChainAsk, EntryAt, Payloads, RangeAsk};
+use throughline_store::PutBlock;
 
 use super::testbench::*;
 use super::*;
 use crate::core::PayloadUse;
+
+fn inventory(of: &TestNode, session: SessionId) -> Inventory {
+    of.node.inventory(session, &mut |_| ()).unwrap()
+}
 
 async fn fetch_over(listen: &str, road: &str) {
     let (a, b) = (TestNode::start(listen).await, TestNode::start(listen).await);
@@ -26,7 +33,7 @@ async fn fetch_over(listen: &str, road: &str) {
     assert_eq!((transfer.from[0].road, transfer.from[0].entries), (road, 71));
     assert_eq!((transfer.round_trips, transfer.resumed_from), (2, None));
     assert_eq!((fetched.freshness.peers_asked, fetched.freshness.peers_agree), (1, 1));
-    assert_eq!(fetched.missing_blocks, 0);
+    assert!(!inventory(&b, builder.session()).is_lacking());
     let reader = b.node.reader().unwrap();
     for built in builder.entries() {
         let payload = built.entry.value().payload.unwrap().cid;
@@ -328,12 +335,14 @@ async fn files_come_with_their_parts_and_only_to_readers() {
         let from = [a.ticket().await];
 
         let mut asked = request(builder.session(), &from, Use::Adopt);
-        let fetched = b.network.fetch(asked.clone()).await.unwrap();
-        assert_eq!(fetched.missing_blocks, 0);
+        b.network.fetch(asked.clone()).await.unwrap();
         assert!(b.node.reader().unwrap().block(&file.cid).unwrap().is_none(), "nobody asked for files");
+        let lacks = inventory(&b, builder.session());
+        assert_eq!((lacks.files.missing, lacks.lacking), (1, vec![file.cid]));
         asked.payloads = Wanted::All;
-        let fetched = b.network.fetch(asked.clone()).await.unwrap();
-        assert_eq!(fetched.missing_blocks, 0);
+        b.network.fetch(asked.clone()).await.unwrap();
+        let whole = LinkCounts { here: 1, ..LinkCounts::default() };
+        assert_eq!(inventory(&b, builder.session()).files, whole);
         let mut held = crate::core::Outgoing::open(b.node.reader().unwrap(), file.cid).unwrap().unwrap();
         let mut read = Vec::new();
         while let Some(part) = held.piece().unwrap() {
@@ -342,12 +351,78 @@ async fn files_come_with_their_parts_and_only_to_readers() {
         assert!(read == bytes, "the file is the same");
 
         asked.mode = Use::Audit;
-        let audited = b.network.fetch(asked).await.unwrap();
-        assert_eq!((audited.missing_blocks, audited.report.unwrap().problems), (0, 0));
+        let audited = b.network.fetch(asked).await.unwrap().report.unwrap();
+        assert_eq!((audited.inventory.files, audited.problems), (whole, 0));
         stranger.meet("a", &a).await;
         let peer = stranger.network.shared.connect("a").await.unwrap();
         let told = frames(&stranger, peer, ChainAsk::Blobs { cids: vec![file.cid] }).await;
         assert!(told.contains("bytes: None"), "{told}");
+    })
+    .await;
+}
+
+/// A file of many blocks of which one is gone, and one block that nobody ever had: told as missing by every reader, and fetched
+/// later from somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_first_peer_lacks_comes_later_from_anyone() {
+    in_time(async {
+        let (a, b) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let c = TestNode::stranger(TCP).await;
+        let mut builder = SessionBuilder::new("with files");
+        let server = builder.server1.clone();
+        let bytes: Vec<u8> = (0..2_000_000_u32).map(|at| u8::try_from(at % 241).unwrap()).collect();
+        let file = b.node.put_file(&bytes).unwrap();
+        let nobodys = Cid::sha256(Codec::Raw, b"a file that nobody has");
+        let attachment = |cid, size| Attachment {
+            cid,
+            size,
+            media_type: "application/octet-stream".to_owned(),
+            name: None,
+        };
+        let words = UserWords {
+            attachments: vec![attachment(file.cid, file.size_bytes), attachment(nobodys, 22)],
+            ..UserWords::default()
+        };
+        let message = UserMessage { origin: Some(Origin::Trigger), ..UserMessage::default() };
+        builder.append(&server, Body::UserMessage(message), Some(Words::UserMessage(words)));
+        // A has the root of the file and the first block below it.
+        let root = b.node.reader().unwrap().block(&file.cid).unwrap().unwrap();
+        let first = throughline_protocol::unixfs::links(&root).unwrap()[0];
+        for cid in [file.cid, first] {
+            let held = b.node.reader().unwrap().block(&cid).unwrap().unwrap();
+            let until = UnixMillis::new(u64::MAX >> 16).unwrap();
+            let block = Block::check(cid, held).unwrap();
+            a.node.store().run(PutBlock::bytes(block, crate::core::now(), until)).unwrap();
+        }
+        for node in [&a, &b] {
+            node.take(&builder);
+            node.hold(&[c.grant(Role::Reader)]);
+        }
+        let session = builder.session();
+        let asked = |from: &str, mode| FetchRequest {
+            payloads: Wanted::All,
+            ..request(session, &[from.to_owned()], mode)
+        };
+        let (at_a, at_b) = (a.ticket().await, b.ticket().await);
+        let both = LinkCounts { missing: 2, ..LinkCounts::default() };
+        let audited = c.network.fetch(asked(&at_a, Use::Audit)).await.unwrap().report.unwrap();
+        assert_eq!(audited.inventory.files, both);
+        let answer = c.network.fetch_answer(asked(&at_a, Use::Adopt), Tally::new()).await.unwrap();
+        let files = serde_json::json!({"linked": 2, "here": 0, "missing": 2, "withdrawn": 0, "asked": true});
+        assert_eq!(answer["files"], files, "{answer:#}");
+        assert_eq!(inventory(&c, session).files, both);
+        assert_eq!(c.node.verify(session, PayloadUse::Present, None).unwrap().inventory.files, both);
+
+        // It is held whole by then; words and files are asked for all the same.
+        let again = c.network.fetch(asked(&at_b, Use::Adopt)).await.unwrap();
+        let one = LinkCounts { here: 1, missing: 1, withdrawn: 0 };
+        assert_eq!((inventory(&c, session).files, inventory(&c, session).lacking), (one, vec![nobodys]));
+        assert!(again.transfer.bytes > 1_500_000, "{:?}", again.transfer);
+        let audited = c.network.fetch(asked(&at_b, Use::Audit)).await.unwrap().report.unwrap();
+        assert_eq!(audited.inventory.files, one);
+        // What came is not asked for again.
+        let third = c.network.fetch(asked(&at_b, Use::Adopt)).await.unwrap();
+        assert!(third.transfer.bytes < 10_000, "{:?}", third.transfer);
     })
     .await;
 }

@@ -28,9 +28,7 @@ use crate::control::{Control, Tombstone};
 use crate::entry::Entry;
 use crate::fork::{BlobHash, Mark};
 use crate::id::{Cid, Codec, Epoch, Principal, Seq, SessionId, UnixMillis};
-use crate::verify::{
-    Branch, Check, Checks, Counts, Fork, PayloadCounts, Rank, Report, Tail, TailKind, Verdict,
-};
+use crate::verify::{Branch, Check, Checks, Counts, Fork, Inventory, Rank, Report, Tail, TailKind, Verdict};
 
 pub use charge::{Charge, charges};
 pub use check::build;
@@ -234,7 +232,7 @@ impl Exhibit {
             evidence: Vec::new(),
             first_problem: None,
             problems: 0,
-            payloads: PayloadCounts::default(),
+            inventory: Inventory::default(),
             signers: Vec::new(),
             models: Vec::new(),
         }

@@ -428,13 +428,22 @@ fn a_long_turn_is_waited_for_and_silence_is_told() {
 fn a_slow_copy_never_times_out_and_a_dead_one_does() {
     let mut desk = at(Phase::Copy);
     for seq in 0..20 {
-        desk.reply(Ok(Answer::Fetching { through: Some(Seq::new(seq).unwrap()) }));
+        desk.reply(Ok(Answer::Fetching { through: Some(Seq::new(seq).unwrap()), bytes: 0 }));
         desk.wait(Duration::from_secs(20));
         assert_eq!(desk.driver.phase(), Phase::Copy);
     }
-    desk.reply(Ok(Answer::Fetching { through: Some(Seq::new(19).unwrap()) }));
+    // The entries are there, and words and files come.
+    for megabytes in 1..20 {
+        let through = Some(Seq::new(19).unwrap());
+        desk.reply(Ok(Answer::Fetching { through, bytes: megabytes << 20 }));
+        desk.wait(Duration::from_secs(20));
+        assert_eq!(desk.driver.phase(), Phase::Copy);
+    }
+    desk.reply(Ok(Answer::Fetching { through: Some(Seq::new(19).unwrap()), bytes: 19 << 20 }));
     desk.wait(Limits::default().idle_max);
     assert_eq!(desk.driver.phase(), Phase::RollBack);
+    // It answered to the last: that it got nothing more is no timeout.
+    assert_eq!(desk.driver.journal.cause.as_ref().unwrap().code, Code::Incomplete);
 }
 
 #[test]

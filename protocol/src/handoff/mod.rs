@@ -35,6 +35,7 @@ use crate::code::{Code, Reject};
 use crate::control::Ref;
 use crate::entry::{Body, Entry};
 use crate::id::{EntryCid, Epoch, Principal, Seq, SessionId};
+use crate::verify::{Inventory, LACKING_MAX};
 
 pub use driver::Driver;
 pub use source::Source;
@@ -303,6 +304,18 @@ pub struct Readiness {
     pub tools: Vec<Tool>,
     /// The model it would go on with.
     pub model: Option<String>,
+    /// What it holds of the words and files of the session; none: it does not say.
+    pub inventory: Option<Inventory>,
+}
+
+impl Readiness {
+    /// No more than a server may list.
+    fn truncate(&mut self, tools_max: usize) {
+        self.tools.truncate(tools_max);
+        if let Some(inventory) = &mut self.inventory {
+            inventory.lacking.truncate(LACKING_MAX);
+        }
+    }
 }
 
 /// The state that a server answers with. One word each on the wire: [`Answer::word`].
@@ -340,6 +353,8 @@ pub enum Answer {
     Fetching {
         /// Verified up to here; none: nothing yet.
         through: Option<Seq>,
+        /// Bytes that this fetch has received and gone through: they grow while words and files come too.
+        bytes: u64,
     },
     /// It holds and verified everything up to the offered head.
     Offered {

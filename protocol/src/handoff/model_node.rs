@@ -131,7 +131,7 @@ impl Node {
             Job::PersistTarget(ticket, _) => self.target.handle(target::Input::Persisted { ticket }),
             Job::Fetch(ticket, head) => {
                 let result = if fair || random.percent(70) { Ok(()) } else { Err(Code::Unreachable.into()) };
-                self.target.handle(target::Input::Fetched { ticket, through: head.seq });
+                self.target.handle(target::Input::Fetched { ticket, through: head.seq, bytes: 0 });
                 self.target.handle(target::Input::FetchDone { ticket, result });
             }
             Job::Prepare(ticket) => {

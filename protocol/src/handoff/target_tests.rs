@@ -103,17 +103,17 @@ fn adopt(target: &mut Target, outputs: &[Output]) -> Vec<Output> {
 fn an_offer_is_fetched_and_a_repeat_tells_how_far_it_is() {
     let mut target = target();
     let outputs = settle(&mut target, offer(1, 1, 1));
-    assert_eq!(reply(&outputs), &Ok(Answer::Fetching { through: None }));
+    assert_eq!(reply(&outputs), &Ok(Answer::Fetching { through: None, bytes: 0 }));
     let Some(Output::Fetch { ticket, head: up_to, providers }) =
         outputs.iter().find(|output| matches!(output, Output::Fetch { .. }))
     else {
         panic!("no fetch")
     };
     assert_eq!((*up_to, providers.len()), (head(), LIMITS().providers_max));
-    settle(&mut target, Input::Fetched { ticket: *ticket, through: Seq::new(3).unwrap() });
+    settle(&mut target, Input::Fetched { ticket: *ticket, through: Seq::new(3).unwrap(), bytes: 70 });
     let again = settle(&mut target, offer(2, 1, 1));
     assert_eq!(again.len(), 1, "no second fetch: {again:?}");
-    assert_eq!(reply(&again), &Ok(Answer::Fetching { through: Some(Seq::new(3).unwrap()) }));
+    assert_eq!(reply(&again), &Ok(Answer::Fetching { through: Some(Seq::new(3).unwrap()), bytes: 70 }));
     settle(&mut target, Input::FetchDone { ticket: *ticket, result: Ok(()) });
     assert_eq!(reply(&settle(&mut target, offer(3, 1, 1))), &Ok(Answer::Offered { head: head() }));
 }
@@ -171,7 +171,7 @@ fn it_prepares_once_and_answers_all_who_ask() {
     let asked = settle(&mut target, prepare(4));
     let [Output::Prepare { ticket }] = asked[..] else { panic!("{asked:?}") };
     let tools = vec![Tool { name: "bash".to_owned(), presence: Presence::Available }];
-    let readiness = Readiness { tools, model: Some("ok".to_owned()) };
+    let readiness = Readiness { tools, model: Some("ok".to_owned()), inventory: None };
     let done = settle(&mut target, Input::PrepareDone { ticket, result: Ok(readiness.clone()) });
     assert_eq!(reply(&done), &Ok(Answer::Prepared(readiness.clone())));
     assert_eq!(reply(&settle(&mut target, prepare(5))), &Ok(Answer::Prepared(readiness)));
@@ -216,7 +216,7 @@ fn a_chain_that_is_missing_is_fetched_before_the_opening_is_adopted() {
     // The staging area was lost, or the handoff stands on another head than was offered.
     let mut target = target();
     let outputs = settle(&mut target, activate(1));
-    assert_eq!(reply(&outputs), &Ok(Answer::Fetching { through: None }));
+    assert_eq!(reply(&outputs), &Ok(Answer::Fetching { through: None, bytes: 0 }));
     let ticket = fetch_of(&outputs);
     let abort = Input::Abort { request: request(2), move_id: move_id(1) };
     assert_eq!(refusal(&settle(&mut target, abort)), Code::MoveState, "it only goes on");

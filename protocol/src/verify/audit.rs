@@ -6,26 +6,26 @@
 //! auditor made with [`Auditor::over_set`], and [`NotLinear`] says so. A linear chain of any length is audited in flat memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use super::inventory::{Inventory, Links};
 use super::links::UnsettledLink;
-use super::report::{Counts, MODELS_MAX, ModelPart, PayloadCounts, Problem, Report, SignerTally};
+use super::report::{Counts, MODELS_MAX, ModelPart, Problem, Report, SignerTally};
 use super::stream::{Collect, Prechecked, Pushed, Verifier};
 use super::verdict::{self, Findings};
 use crate::block::{Decoded, Signed};
 use crate::code::{Code, Reject};
 use crate::control::Control;
-use crate::entry::{Body, Entry, Note};
+use crate::entry::{Body, Entry};
 use crate::fork::{Controls, Holds, Mark, Set, Skeleton, Standing};
-use crate::id::{EntryCid, Seq, SessionId};
+use crate::id::{Cid, EntryCid, Seq, SessionId};
 use crate::sign::VerifyingKeys;
 
 /// Entries whose skeletons are kept so that a chain that turns out not to be linear can still be judged.
 pub const RETAINED_MAX: usize = 65_536;
 /// Problems that are kept; the others are counted.
 const PROBLEMS_MAX: usize = 1_024;
-/// Absent payloads and redactions that are told apart; beyond it an absent payload counts as missing.
-const ABSENT_MAX: usize = 65_536;
 
 /// The entries are no single chain in order, and too many went by to judge them together: give all of them to
 /// [`Auditor::over_set`].
@@ -67,11 +67,9 @@ struct Gathered {
     problems: Vec<Problem>,
     problem_count: u64,
     models: Vec<ModelPart>,
-    payloads_linked: u64,
-    payloads_checked: u64,
-    absent: BTreeSet<EntryCid>,
-    redacted: BTreeSet<EntryCid>,
-    deleted: u64,
+    links: Links,
+    /// None until somebody said which config blocks and files are here.
+    inventory: Option<Inventory>,
 }
 
 impl Default for Auditor {
@@ -241,6 +239,19 @@ impl Auditor {
         }
     }
 
+    /// Takes stock of the config blocks and files that the entries name: `links_of` gives what a block links, if it is here. Without
+    /// this all of them count as missing.
+    ///
+    /// # Errors
+    /// What `links_of` gives.
+    pub fn take_stock<E>(
+        &mut self,
+        links_of: impl FnMut(&Cid) -> Result<Option<Vec<Cid>>, E>,
+    ) -> Result<(), E> {
+        self.findings.inventory = Some(self.findings.links.inventory(links_of)?);
+        Ok(())
+    }
+
     /// What was found.
     #[must_use]
     pub fn report(mut self) -> Report {
@@ -387,23 +398,9 @@ impl Gathered {
         self.counts.blobs += 1 + u64::from(checked.payload().is_some());
         self.counts.entries += 1;
         self.counts.bytes += (signed.bytes().len() + payload_bytes) as u64;
-        self.payloads_linked += u64::from(entry.payload.is_some());
-        self.payloads_checked += u64::from(checked.payload().is_some());
-        if entry.payload.is_some() && checked.payload().is_none() && self.absent.len() < ABSENT_MAX {
-            self.absent.insert(signed.cid());
-        }
-        match &entry.body {
-            Body::ModelResponse(response) => self.model(&response.model.provider, &response.model.id),
-            Body::Note(Note::Redaction { entries }) if self.redacted.len() < ABSENT_MAX => {
-                self.redacted.extend(entries);
-            }
-            Body::Note(Note::Delete) => self.deleted += 1,
-            Body::Genesis(_)
-            | Body::UserMessage(_)
-            | Body::ToolCall(_)
-            | Body::Note(_)
-            | Body::Handoff(_)
-            | Body::Seal(_) => {}
+        self.links.entry(signed.cid(), entry, checked.payload().map(|_| checked.files()));
+        if let Body::ModelResponse(response) = &entry.body {
+            self.model(&response.model.provider, &response.model.id);
         }
     }
 
@@ -423,17 +420,10 @@ impl Gathered {
     }
 
     fn into_given(self, told: Option<EntryCid>) -> verdict::Given {
-        let absent = self.payloads_linked - self.payloads_checked;
-        let redacted = match self.deleted {
-            0 => self.absent.intersection(&self.redacted).count() as u64,
-            _ => absent,
-        };
-        let payloads = PayloadCounts {
-            linked: self.payloads_linked,
-            checked: self.payloads_checked,
-            missing: absent - redacted,
-            redacted,
-        };
+        let inventory = self.inventory.unwrap_or_else(|| {
+            let Ok(inventory) = self.links.inventory(|_| Ok::<_, Infallible>(None));
+            inventory
+        });
         let mut models = self.models;
         models.sort_by_key(|part| std::cmp::Reverse(part.responses));
         verdict::Given {
@@ -442,7 +432,7 @@ impl Gathered {
             problems: self.problems,
             problem_count: self.problem_count,
             models,
-            payloads,
+            inventory,
         }
     }
 }

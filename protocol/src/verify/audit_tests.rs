@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::entry::Note;
 use crate::fork::State;
 use crate::testing::{Built, Reach, SessionBuilder};
-use crate::verify::{Check, Rank, TailKind, Verdict};
+use crate::verify::{Check, LinkCounts, Rank, TailKind, Verdict};
 
 fn give(auditor: &mut Auditor, built: &Built) {
     auditor.entry(Arc::clone(built.entry.bytes()), built.payload.clone()).unwrap();
@@ -73,7 +74,7 @@ fn valid() {
     assert_eq!(checks(&report), [Check::Pass; 5]);
     assert_eq!(report.valid_through.map(|mark| mark.cid), Some(head));
     assert_eq!(report.anchored_through.map(|(mark, _)| mark.seq.get()), Some(5));
-    assert_eq!((report.payloads.linked, report.payloads.checked, report.payloads.missing), (7, 7, 0));
+    assert_eq!((report.inventory.payloads.linked(), report.inventory.payloads.here), (7, 7));
     assert_eq!((report.models.len(), report.models[0].responses), (1, 3));
     assert_eq!((report.counts.entries, report.counts.capabilities), (7, 5));
     assert_eq!(report.first_problem, None);
@@ -327,7 +328,8 @@ fn a_wrong_payload_is_told_and_the_entry_stands() {
     let report = auditor.report();
     assert_eq!((report.verdict, report.checks.hash), (Verdict::Corrupt, Check::Fail));
     assert_eq!(report.valid_through.map(|mark| mark.seq.get()), Some(2));
-    assert_eq!((report.payloads.linked, report.payloads.missing), (3, 1));
+    let payloads = report.inventory.payloads;
+    assert_eq!((payloads.linked(), payloads.missing), (3, 1));
 }
 
 #[test]
@@ -346,7 +348,8 @@ fn redacted_payloads_are_not_missing() {
         .collect();
     let report = audit_of(&entries.iter().collect::<Vec<_>>(), session.controls(), None);
     assert_eq!(report.verdict, Verdict::Valid);
-    assert_eq!((report.payloads.redacted, report.payloads.missing, report.payloads.checked), (1, 1, 3));
+    assert_eq!(report.inventory.payloads, LinkCounts { here: 3, missing: 1, withdrawn: 1 });
+    assert_eq!(report.inventory.lacking, [entries[2].entry.value().payload.unwrap().cid.cid()]);
 }
 
 #[test]

@@ -23,6 +23,7 @@
 //! ```
 
 mod audit;
+mod inventory;
 mod links;
 mod report;
 mod segment;
@@ -34,10 +35,11 @@ mod verdict;
 
 pub use crate::fork::{Controls, Cut};
 pub use audit::{Auditor, NotLinear, RETAINED_MAX};
+pub use inventory::{BlocksRead, Inventory, LACKING_MAX, LinkCounts, Links, is_file, links_of};
 pub use links::{Ancestry, NoIndex, UNSETTLED_MAX, UnsettledLink, WINDOW_MAX};
 pub use report::{
-    Branch, Check, Checks, Counts, EPOCHS_MAX, Fork, MODELS_MAX, ModelPart, PayloadCounts, Problem, Rank,
-    Report, SignerPart, Tail, TailKind, Verdict,
+    Branch, Check, Checks, Counts, EPOCHS_MAX, Fork, MODELS_MAX, ModelPart, Problem, Rank, Report,
+    SignerPart, Tail, TailKind, Verdict,
 };
 pub use segment::{Base, VerifiedEntry, VerifiedSegment};
 pub use state::{ChainState, Outcome};

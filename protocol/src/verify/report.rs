@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::inventory::Inventory;
 use crate::code::{Code, Fault, Reject};
 use crate::fork::{AnchoredBy, BlobHash, Evidence, Mark, Standing};
 use crate::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId};
@@ -211,19 +212,6 @@ impl Rank {
     }
 }
 
-/// What became of the payloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PayloadCounts {
-    /// Entries that name one.
-    pub linked: u64,
-    /// Those that came along and fit.
-    pub checked: u64,
-    /// Those that did not come along and that no entry redacts.
-    pub missing: u64,
-    /// Those that did not come along and that an entry redacts.
-    pub redacted: u64,
-}
-
 /// One signer's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignerPart {
@@ -284,8 +272,8 @@ pub struct Report {
     pub first_problem: Option<Problem>,
     /// How many things are.
     pub problems: u64,
-    /// What became of the payloads.
-    pub payloads: PayloadCounts,
+    /// What is here of the words and files that the entries name.
+    pub inventory: Inventory,
     /// Who signed entries that are in.
     pub signers: Vec<SignerPart>,
     /// Which models answered.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::inventory::Inventory;
 use super::report::{
-    Branch, Check, Checks, Counts, Fork, Layer, ModelPart, PayloadCounts, Problem, Rank, Report, SignerPart,
-    SignerTally, Tail, TailKind, Verdict,
+    Branch, Check, Checks, Counts, Fork, Layer, ModelPart, Problem, Rank, Report, SignerPart, SignerTally,
+    Tail, TailKind, Verdict,
 };
 use super::stream::Verifier;
 use crate::code::{Code, Reject};
@@ -18,7 +19,7 @@ pub(super) struct Given {
     pub(super) problems: Vec<Problem>,
     pub(super) problem_count: u64,
     pub(super) models: Vec<ModelPart>,
-    pub(super) payloads: PayloadCounts,
+    pub(super) inventory: Inventory,
 }
 
 /// What the blobs came to, whichever way they were judged.
@@ -261,7 +262,7 @@ pub(super) fn report(mut findings: Findings, given: Given) -> Report {
         evidence: findings.evidence,
         first_problem: problems.into_iter().next(),
         problems: count,
-        payloads: given.payloads,
+        inventory: given.inventory,
         signers: findings.signers,
         models: given.models,
     }

@@ -10,10 +10,11 @@ use super::{
     Credentials, GrantsField, Message, WireError, addresses, control_blob, texts, unknown_word, word_of,
 };
 use crate::code::{Code, Reject};
-use crate::codec::{Map, Value};
+use crate::codec::{self, Map, Value};
 use crate::id::{EntryCid, Epoch, Seq, SessionId};
 use crate::limits;
 use crate::schema::{self, Fields};
+use crate::verify::{Inventory, LACKING_MAX, LinkCounts};
 
 /// Names one move: 16 random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -224,7 +225,10 @@ pub enum HandoffState {
     /// The source let go.
     Retired,
     /// The target is fetching.
-    Fetching,
+    Fetching {
+        /// Bytes that this fetch has received and gone through.
+        bytes: u64,
+    },
     /// The target holds all.
     Offered,
     /// The target could go on.
@@ -233,6 +237,8 @@ pub enum HandoffState {
         tools: Vec<ToolState>,
         /// The model that it would use.
         model: Option<String>,
+        /// What it holds of the words and files; none when it does not say.
+        inventory: Option<Inventory>,
     },
     /// The target cannot go on.
     Refused {
@@ -256,7 +262,7 @@ impl HandoffState {
             HandoffState::Frozen => "frozen",
             HandoffState::Active { .. } => "active",
             HandoffState::Retired => "retired",
-            HandoffState::Fetching => "fetching",
+            HandoffState::Fetching { .. } => "fetching",
             HandoffState::Offered => "offered",
             HandoffState::Prepared { .. } => "prepared",
             HandoffState::Refused { .. } => "refused",
@@ -266,14 +272,17 @@ impl HandoffState {
     fn write<'a>(&'a self, map: Map<'a>) -> Map<'a> {
         match self {
             HandoffState::Active { receipt } => map.with_some("receipt", receipt.as_deref()),
-            HandoffState::Prepared { tools, model } => {
+            HandoffState::Fetching { bytes } => {
+                map.with_some("bytes", (*bytes > 0).then(|| codec::uint(*bytes)))
+            }
+            HandoffState::Prepared { tools, model, inventory } => {
                 let tools = tools.iter().map(|tool| Value::Map(tool.to_map())).collect::<Vec<_>>();
-                map.with("tools", tools).with_some("model", model.as_deref())
+                map.with("tools", tools)
+                    .with_some("model", model.as_deref())
+                    .with_some("inventory", inventory.as_ref().map(inventory_map))
             }
             HandoffState::Refused { reason } => map.with("reason", reason.as_str()),
-            HandoffState::Frozen | HandoffState::Retired | HandoffState::Fetching | HandoffState::Offered => {
-                map
-            }
+            HandoffState::Frozen | HandoffState::Retired | HandoffState::Offered => map,
         }
     }
 
@@ -285,7 +294,10 @@ impl HandoffState {
                 Ok(HandoffState::Active { receipt: fields.maybe("receipt", control_blob)? })
             }
             "retired" => Ok(HandoffState::Retired),
-            "fetching" => Ok(HandoffState::Fetching),
+            "fetching" => {
+                let fields = Fields::open(map, "fetching", &[])?;
+                Ok(HandoffState::Fetching { bytes: fields.maybe("bytes", schema::uint)?.unwrap_or(0) })
+            }
             "offered" => Ok(HandoffState::Offered),
             "prepared" => {
                 let fields = Fields::open(map, "prepared", &["tools"])?;
@@ -293,6 +305,7 @@ impl HandoffState {
                 Ok(HandoffState::Prepared {
                     tools: fields.need("tools", tools)?,
                     model: fields.maybe("model", schema::name)?,
+                    inventory: fields.maybe("inventory", schema::map(read_inventory))?,
                 })
             }
             "refused" => {
@@ -302,6 +315,37 @@ impl HandoffState {
             _ => unknown_word("state", "frozen, active, retired, fetching, offered, prepared, refused"),
         }
     }
+}
+
+fn inventory_map(inventory: &Inventory) -> Map<'_> {
+    let counts = |counts: &LinkCounts| {
+        Map::new()
+            .with("here", codec::uint(counts.here))
+            .with("missing", codec::uint(counts.missing))
+            .with("withdrawn", codec::uint(counts.withdrawn))
+    };
+    let lacking: Vec<Value<'_>> = inventory.lacking.iter().map(|cid| Value::from(*cid)).collect();
+    Map::new()
+        .with("payloads", counts(&inventory.payloads))
+        .with("files", counts(&inventory.files))
+        .with("lacking", lacking)
+}
+
+fn read_inventory(map: &Map<'_>) -> Result<Inventory, Reject> {
+    let counts = |map: &Map<'_>| {
+        let fields = Fields::open(map, "counts", &["here", "missing", "withdrawn"])?;
+        Ok(LinkCounts {
+            here: fields.need("here", schema::uint)?,
+            missing: fields.need("missing", schema::uint)?,
+            withdrawn: fields.need("withdrawn", schema::uint)?,
+        })
+    };
+    let fields = Fields::open(map, "inventory", &["payloads", "files", "lacking"])?;
+    Ok(Inventory {
+        payloads: fields.need("payloads", schema::map(counts))?,
+        files: fields.need("files", schema::map(counts))?,
+        lacking: fields.need("lacking", schema::list(LACKING_MAX, schema::block))?,
+    })
 }
 
 impl ToolState {

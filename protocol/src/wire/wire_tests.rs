@@ -11,6 +11,7 @@ use super::handoff::{
 };
 use super::*;
 use crate::id::{Cid, Codec, EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
+use crate::verify::{Inventory, LinkCounts};
 
 fn bytes(length: usize) -> Arc<[u8]> {
     Arc::from(vec![7; length])
@@ -164,14 +165,20 @@ fn handoff_answers() -> Vec<HandoffAnswer> {
         ToolState { name: "bash".into(), available: true },
         ToolState { name: "publish".into(), available: false },
     ];
+    let inventory = Inventory {
+        payloads: LinkCounts { here: 40, missing: 1, withdrawn: 2 },
+        files: LinkCounts { here: 0, missing: 1, withdrawn: 0 },
+        lacking: vec![entry("words").cid(), Cid::sha256(Codec::DagPb, b"file")],
+    };
     let mut answers: Vec<HandoffAnswer> = [
         HandoffState::Active { receipt: None },
         HandoffState::Active { receipt: Some(bytes(410)) },
         HandoffState::Retired,
-        HandoffState::Fetching,
+        HandoffState::Fetching { bytes: 0 },
+        HandoffState::Fetching { bytes: 70_000 },
         HandoffState::Offered,
-        HandoffState::Prepared { tools, model: Some("claude-x".into()) },
-        HandoffState::Prepared { tools: Vec::new(), model: None },
+        HandoffState::Prepared { tools, model: Some("claude-x".into()), inventory: None },
+        HandoffState::Prepared { tools: Vec::new(), model: None, inventory: Some(inventory) },
         HandoffState::Refused { reason: "no-model".into() },
     ]
     .into_iter()
@@ -349,7 +356,7 @@ fn every_required_field_is_required() {
         assert_required(&message, if is_freeze { &["auth", "epoch"] } else { &["auth"] });
     }
     for message in handoff_answers() {
-        assert_required(&message, &["epoch", "seq", "receipt", "model"]);
+        assert_required(&message, &["epoch", "seq", "receipt", "model", "bytes", "inventory"]);
     }
     for message in announcements() {
         assert_required(&message, &["control", "hint"]);

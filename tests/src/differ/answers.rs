@@ -13,7 +13,7 @@ use throughline_protocol::fork::{Set, State};
 use throughline_protocol::id::{Cid, EntryCid, Seq, SessionId};
 use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::verify::{Auditor, NotLinear, Report};
+use throughline_protocol::verify::{Auditor, BlocksRead, LinkCounts, NotLinear, Report};
 
 use super::{Kind, Record};
 use crate::fuzz::kinds_of_payload;
@@ -164,13 +164,16 @@ fn payload(record: &[u8]) -> String {
     }
 }
 
-/// The verdict over a file, and its first problem.
+/// The verdict over a file, its first problem, and how many words and files are here, missing and withdrawn.
 fn car(bytes: &[u8]) -> String {
     let report = audit(bytes);
     let problem = report.first_problem.as_ref();
     let code = problem.map_or("-", |problem| problem.reject.code.name());
     let seq = problem.and_then(|problem| problem.seq).map_or("-".to_owned(), |seq| seq.to_string());
-    format!("{} {code} {seq}", report.verdict.word())
+    let counts = |counts: &LinkCounts| format!("{}/{}/{}", counts.here, counts.missing, counts.withdrawn);
+    let inventory = &report.inventory;
+    let (payloads, files) = (counts(&inventory.payloads), counts(&inventory.files));
+    format!("{} {code} {seq} {payloads} {files}", report.verdict.word())
 }
 
 /// Audits a session's CAR as the command line does: as a stream, and as a set when it is no single chain.
@@ -191,7 +194,8 @@ pub fn audit(bytes: &[u8]) -> Report {
 pub fn audit_with(bytes: &[u8], auditor: Auditor) -> Result<Report, (SessionId, NotLinear)> {
     let mut reader = SessionReader::new();
     reader.push(bytes);
-    let mut pass = Pass { auditor, session: None, last: Seq::ZERO, waiting: None };
+    let blocks = BlocksRead::default();
+    let mut pass = Pass { auditor, session: None, last: Seq::ZERO, waiting: None, blocks };
     let mut refused = None;
     while let Some(item) = reader.next() {
         match item {
@@ -209,7 +213,9 @@ pub fn audit_with(bytes: &[u8], auditor: Auditor) -> Result<Report, (SessionId, 
     if let Some(reject) = refused.or(reader.finish().err()) {
         pass.auditor.refused(None, None, reject);
     }
-    Ok(pass.auditor.report())
+    let Pass { mut auditor, blocks, .. } = pass;
+    let Ok(()) = auditor.take_stock(|cid| Ok::<_, std::convert::Infallible>(blocks.links_of(cid)));
+    Ok(auditor.report())
 }
 
 struct Pass {
@@ -219,6 +225,7 @@ struct Pass {
     last: Seq,
     /// The entry that its payload may follow.
     waiting: Option<Decoded<Entry>>,
+    blocks: BlocksRead,
 }
 
 impl Pass {
@@ -251,13 +258,17 @@ impl Pass {
             }
             SessionItem::Config { of, block } => {
                 self.flush(None)?;
+                self.blocks.note(&block);
                 let named = EntryCid::of(block.bytes());
                 if let Err(reject) = ConfigBlock::check(named, block.bytes()) {
                     self.auditor.refused(Some(of), Some(self.last), reject);
                 }
                 Ok(())
             }
-            SessionItem::File { .. } => self.flush(None),
+            SessionItem::File { block, .. } => {
+                self.blocks.note(&block);
+                self.flush(None)
+            }
         }
     }
 

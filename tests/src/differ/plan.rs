@@ -16,6 +16,7 @@ use crate::fuzz::sets::{Bag, Signatures, random_script};
 use crate::fuzz::smoke::read_corpus;
 use crate::mutate::tree::{self, Maker};
 use crate::mutate::{Rng, bytes};
+use crate::with_files::{WithFiles, Without};
 
 /// How many of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +98,9 @@ impl Plan {
         blobs.extend(fresh_blobs(seed));
         let payloads: Vec<Vec<u8>> =
             seeds::of("payload").into_iter().map(|input| input[1..].to_vec()).collect();
-        let cars = seeds::of("session_car");
+        let files = WithFiles::new();
+        let mut cars = seeds::of("session_car");
+        cars.extend(Without::ALL.map(|without| files.car(without)));
         let mut vectors = more;
         vectors.extend(kept_records());
         let as_they_are = |kind, list: &[Vec<u8>]| -> Vec<Record> {

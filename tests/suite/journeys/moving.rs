@@ -419,3 +419,59 @@ fn what_comes_after_the_preview_is_shown_before_it_is_published() -> Result<()> 
     assert_eq!(entries_at(&desktop, &session)?[2..], [(2, newest), (3, note)]);
     Ok(())
 }
+
+/// A file that its server lost: the owner is told what the target lacks, and the session moves when the owner says so by name.
+#[test]
+fn a_file_that_nobody_has_is_left_behind_only_by_its_own_yes() -> Result<()> {
+    let world = World::new()?;
+    let (desktop, server_a, server_b) = (world.desktop.home(), &world.server_a, &world.server_b);
+    let session = world.session_on_a()?;
+    let (bytes, file) = (vec![7; 50_000], server_a.home().join("file.bin"));
+    std::fs::write(&file, &bytes)?;
+    let attached = server_a.home().json(&["attach", &file.display().to_string()])?;
+    // Before anybody else can hear of it.
+    lose(&server_a.home().join("data/payloads"), &bytes)?;
+    let mut message = super::message("see the file");
+    message["attachments"] =
+        json!([{"cid": attached["cid"], "size": 50_000, "mediaType": "application/octet-stream"}]);
+    append(server_a, &session, "with a file", &message)?.expect(201)?;
+
+    let args = ["move", &session, "--to", "server-b", "--yes"];
+    let refused = desktop.cli(&args).json()?.expect(2)?["error"].clone();
+    assert_eq!(
+        (&refused["code"], &refused["lacking"]),
+        (&"E_PROMPT".into(), &json!([attached["cid"]])),
+        "{refused}"
+    );
+    let hint = text(&refused, "/hint")?;
+    assert!(hint.contains(&format!("throughline move {session} --to server-b --without-files")), "{hint}");
+    append(server_a, &session, "as before", &response("It goes on here."))?.expect(201)?;
+
+    let moved = desktop.cli(&[&args[..], &["--without-files"]].concat()).json()?.expect(11)?;
+    assert_eq!((&moved["state"], number(&moved, "/files/missing")?), (&"done".into(), 1), "{moved}");
+    append(server_b, &session, "next", &response("Carrying on."))?.expect(201)?;
+
+    // Somebody finds it again: whoever asks for it later has it.
+    let args = ["fetch", &session, "--from", "desktop", "--payloads", "all"];
+    let fetched = server_b.home().cli(&args).json()?.expect(11)?;
+    assert_eq!(number(&fetched, "/files/missing")?, 1, "{fetched}");
+    desktop.json(&["attach", &file.display().to_string()])?;
+    let fetched = server_b.home().cli(&args).json()?.expect(0)?;
+    assert_eq!((number(&fetched, "/files/here")?, number(&fetched, "/files/missing")?), (1, 0), "{fetched}");
+    Ok(())
+}
+
+/// Removes the one file below `dir` that holds these bytes.
+fn lose(dir: &std::path::Path, bytes: &[u8]) -> Result<()> {
+    let mut open = vec![dir.to_owned()];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                open.push(entry?.path());
+            }
+        } else if std::fs::read(&path)? == bytes {
+            return Ok(std::fs::remove_file(path)?);
+        }
+    }
+    bail!("no file under {} holds the bytes", dir.display())
+}

@@ -145,6 +145,6 @@ fn the_file_of_the_measurements_is_valid_and_always_the_same() -> Result<()> {
     let verified = home.json(&["verify", &first.display().to_string()])?;
     assert_eq!(verified["verdict"], "valid", "{verified}");
     assert_eq!(verified["validThrough"]["seq"], 49, "{verified}");
-    assert_eq!(verified["payloads"]["checked"], 50, "{verified}");
+    assert_eq!(verified["payloads"]["here"], 50, "{verified}");
     Ok(())
 }

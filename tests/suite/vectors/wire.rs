@@ -12,6 +12,7 @@ use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 use throughline_protocol::sign::{SigningKey, VerifyingKeys};
 use throughline_protocol::ticket::{PeerTicket, SessionTicket, Ticket};
+use throughline_protocol::verify::{Inventory, LinkCounts};
 use throughline_protocol::wire::announce::{self, Acting, News};
 use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, Base};
 use throughline_protocol::wire::chain::{
@@ -27,7 +28,7 @@ use super::{Faults, Files, hex, hex_array, records, text};
 pub(super) fn check(files: &Files) {
     let vectors = files.json("session/frames.json");
     let mut faults = Faults::default();
-    for record in records(&vectors["frames"], 47) {
+    for record in records(&vectors["frames"], 49) {
         check_frame(record, &mut faults);
     }
     for record in records(&vectors["announcements"], 4) {
@@ -253,6 +254,19 @@ fn handoff_request(map: &Json) -> HandoffRequest {
     }
 }
 
+fn inventory(map: &Json) -> Option<Inventory> {
+    let counts = |map: &Json| LinkCounts {
+        here: map["here"].as_u64().unwrap(),
+        missing: map["missing"].as_u64().unwrap(),
+        withdrawn: map["withdrawn"].as_u64().unwrap(),
+    };
+    (!map.is_null()).then(|| Inventory {
+        payloads: counts(&map["payloads"]),
+        files: counts(&map["files"]),
+        lacking: list(&map["lacking"], cid),
+    })
+}
+
 fn handoff_answer(map: &Json) -> HandoffAnswer {
     if text(map, "k") == "error" {
         return HandoffAnswer::Error(error(map));
@@ -261,7 +275,7 @@ fn handoff_answer(map: &Json) -> HandoffAnswer {
         "frozen" => HandoffState::Frozen,
         "active" => HandoffState::Active { receipt: maybe_bytes(&map["receipt"]) },
         "retired" => HandoffState::Retired,
-        "fetching" => HandoffState::Fetching,
+        "fetching" => HandoffState::Fetching { bytes: map["bytes"].as_u64().unwrap_or(0) },
         "offered" => HandoffState::Offered,
         "prepared" => HandoffState::Prepared {
             tools: list(&map["tools"], |tool| ToolState {
@@ -269,6 +283,7 @@ fn handoff_answer(map: &Json) -> HandoffAnswer {
                 available: tool["available"] == true,
             }),
             model: maybe_string(&map["model"]),
+            inventory: inventory(&map["inventory"]),
         },
         "refused" => HandoffState::Refused { reason: string(&map["reason"]) },
         other => panic!("state {other}"),

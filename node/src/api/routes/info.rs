@@ -15,8 +15,11 @@ use throughline_store::{Damage, Ended, Fsck, ReadOnly};
 
 use crate::api::error::Answer;
 use crate::api::{App, openapi};
-use crate::core::{Devices, Lookout, Node, cids_of_damaged, fsck_json, need_session, repair_plan, shape};
-use crate::sync::{BlobsCame, PeerView, Tally};
+use crate::core::{
+    Devices, Lookout, Node, cids_of_damaged, fsck_inventory, fsck_json, need_session, repair_plan, shape,
+};
+use crate::report::Required;
+use crate::sync::{BlobsCame, PeerView, Tally, Wanted};
 
 use super::{input, watched};
 
@@ -184,7 +187,16 @@ async fn fsck(
     };
     let (phase, tally) = (if matches!(wanted, Fix::Repair(_)) { "repair" } else { "fsck" }, Tally::new());
     let counted = Arc::clone(&tally);
-    watched::answer(phase, &headers, tally, Box::pin(checked(app, wanted, counted))).await
+    let asked = super::network::wanted(&body)?.map_or(Required::Nothing, Wanted::required);
+    let checking = Box::pin(async move {
+        let mut answer = checked(app.clone(), wanted, counted).await?;
+        if asked != Required::Nothing {
+            let found = app.act(|node| node.inventory_of_all()).await?;
+            fsck_inventory(&mut answer, &found, asked);
+        }
+        Ok(answer)
+    });
+    watched::answer(phase, &headers, tally, checking).await
 }
 
 /// What is done about what `fsck` finds.

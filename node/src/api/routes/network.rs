@@ -84,15 +84,21 @@ async fn fetch(
     watched::answer("fetch", &headers, tally, fetching).await
 }
 
+/// Which words and files a request is about, if it says so.
+pub(super) fn wanted(value: &Value) -> Answer<Option<Wanted>> {
+    match value["payloads"].as_str() {
+        None => Ok(None),
+        Some("none") => Ok(Some(Wanted::None)),
+        Some("referenced") => Ok(Some(Wanted::Referenced)),
+        Some("all") => Ok(Some(Wanted::All)),
+        Some(_) => Err(Problem::new(Code::ApiBody, "expected payloads none, referenced or all")),
+    }
+}
+
 fn fetch_request(value: &Value) -> Answer<FetchRequest> {
     let session: SessionId = input::need(value, "session")?;
     let from = input::names(value, "from")?;
-    let payloads = match value["payloads"].as_str() {
-        None | Some("referenced") => Wanted::Referenced,
-        Some("none") => Wanted::None,
-        Some("all") => Wanted::All,
-        Some(_) => return Err(Problem::new(Code::ApiBody, "expected payloads none, referenced or all")),
-    };
+    let payloads = wanted(value)?.unwrap_or(Wanted::Referenced);
     let no_number = || Problem::new(Code::ApiBody, "expected a number of milliseconds in `timeoutMs`");
     let idle = Some(&value["timeoutMs"]).filter(|ms| !ms.is_null());
     let idle = idle.map(|ms| ms.as_u64().map(Duration::from_millis).ok_or_else(no_number)).transpose()?;

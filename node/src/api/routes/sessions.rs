@@ -15,6 +15,7 @@ use super::input;
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
 use crate::core::{CreateRequest, Lookout, Node, PayloadUse, need_session, now, shape, standing};
+use crate::report::Required;
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -192,10 +193,12 @@ async fn verify_post(
     verify(&app, session, payloads, told).await
 }
 
-pub(super) fn payload_use(word: Option<&str>) -> Answer<PayloadUse> {
+/// Which words are read, and what of them and of the files has to be there.
+pub(super) fn payload_use(word: Option<&str>) -> Answer<(PayloadUse, Required)> {
     match word {
-        Some("none") => Ok(PayloadUse::None),
-        None | Some("present" | "all") => Ok(PayloadUse::Present),
+        Some("none") => Ok((PayloadUse::None, Required::Nothing)),
+        None | Some("present") => Ok((PayloadUse::Present, Required::Nothing)),
+        Some("all") => Ok((PayloadUse::Present, Required::All)),
         Some(_) => Err(Problem::new(Code::ApiBody, "expected payloads none, present or all")),
     }
 }
@@ -203,12 +206,12 @@ pub(super) fn payload_use(word: Option<&str>) -> Answer<PayloadUse> {
 async fn verify(
     app: &App,
     session: SessionId,
-    payloads: PayloadUse,
+    (payloads, asked): (PayloadUse, Required),
     told: Option<EntryCid>,
 ) -> Answer<Json<Value>> {
     let began = std::time::Instant::now();
     let verified = move |node: &Node| {
-        let mut answer = crate::report::verify(&node.verify(session, payloads, told)?, "store");
+        let mut answer = crate::report::verify(&node.verify(session, payloads, told)?, "store", asked);
         let row = node.reader()?.session(session)?;
         answer["ahead"] = row.and_then(|row| row.ahead).as_ref().map(shape::ahead).into();
         Ok(answer)

@@ -10,7 +10,6 @@ use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
 use crate::cli::watch::watched;
 use crate::cli::{format, resolve, verdict, view};
-use crate::outcome::Exit;
 
 /// Arguments of `fetch`.
 #[derive(Debug, Args)]
@@ -58,7 +57,9 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    fn word(self) -> &'static str {
+    /// The word of the API.
+    #[must_use]
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Wanted::None => "none",
             Wanted::Referenced => "referenced",
@@ -109,9 +110,6 @@ fn bring(
     transfer(&mut page, &answer, &names);
     page.append(verdict::page(&answer, &names));
     let exit = verdict::exit(&answer);
-    let lost = payloads != Wanted::None && view::number(&answer, "/payloads/missing") > 0;
-    // An audit is about what is true; a fetch is also about what came along.
-    let exit = if exit == Exit::Done && lost && kind == "fetch" { Exit::Losses } else { exit };
     Ok(Outcome::done(answer, page).exit(exit))
 }
 

@@ -4,12 +4,13 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::fetch::Wanted;
 use crate::api::error::Answer;
 use crate::cli::context::Context;
 use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
 use crate::cli::watch::watched;
-use crate::cli::{format, view};
+use crate::cli::{format, verdict, view};
 use crate::outcome::Exit;
 
 /// Arguments of `fsck`.
@@ -21,6 +22,9 @@ pub(crate) struct FsckArgs {
     /// Say what a repair would do, and change nothing
     #[arg(long, requires = "repair")]
     pub(crate) dry_run: bool,
+    /// What of the words and files of all sessions has to be here; what is missing of it is a loss (exit 11)
+    #[arg(long, value_name = "WHICH", default_value = "none")]
+    pub(crate) payloads: Wanted,
     /// Ask these peers, by alias, principal or ticket; without it all that are known
     #[arg(long, value_name = "P", requires = "repair")]
     pub(crate) from: Vec<String>,
@@ -33,7 +37,12 @@ pub(crate) fn run(ctx: &Context, args: &FsckArgs) -> Answer<Outcome> {
     let mut answer = {
         let progress = ctx.progress("fsck");
         let path = view::path("/v1/fsck", &[("dryRun", args.dry_run.then_some("1"))]);
-        watched(&api, &path, &json!({"repair": args.dry_run}), &progress.counter())?
+        watched(
+            &api,
+            &path,
+            &json!({"repair": args.dry_run, "payloads": args.payloads.word()}),
+            &progress.counter(),
+        )?
     };
     let count = view::number(&answer, "/problemCount");
     let question = format!(
@@ -44,7 +53,7 @@ pub(crate) fn run(ctx: &Context, args: &FsckArgs) -> Answer<Outcome> {
     );
     if is_repair && count > 0 && ctx.confirm(&question)? {
         let progress = ctx.progress("repair");
-        let body = json!({"repair": true, "from": args.from});
+        let body = json!({"repair": true, "from": args.from, "payloads": args.payloads.word()});
         answer = watched(&api, "/v1/fsck", &body, &progress.counter())?;
     }
     Ok(shown(answer))
@@ -106,6 +115,13 @@ fn shown(answer: Value) -> Outcome {
         if count == 0 { Mark::Done } else { Mark::Warning },
         format!("checked {}: {}", checked.join(", "), format::count(count, "problem", "problems")),
     );
-    let exit = if count == 0 { Exit::Done } else { Exit::Local };
+    verdict::inventory(&mut page, &answer);
+    for lacks in view::items(&answer, "/lacking") {
+        let (payloads, files) =
+            (view::number(lacks, "/payloads/missing"), view::number(lacks, "/files/missing"));
+        let session = view::text(lacks, "/session");
+        page.plain(format!("  session {session}  lacks {payloads} payloads, {files} files"));
+    }
+    let exit = verdict::with_losses(if count == 0 { Exit::Done } else { Exit::Local }, &answer);
     Outcome::done(answer, page).exit(exit)
 }

@@ -24,7 +24,7 @@ use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
 use crate::cli::resolve::{self, Peer};
-use crate::cli::{format, refusal, sub_sessions, view};
+use crate::cli::{format, refusal, sub_sessions, verdict, view};
 use crate::keys::PassphraseSource;
 
 /// How long one question to the node waits for a change.
@@ -44,6 +44,9 @@ pub(crate) struct MoveArgs {
     /// is asked for a session that is not held here
     #[arg(long, value_name = "auto|offline|PEER", default_value = "auto")]
     pub(crate) source: String,
+    /// Hand over although nobody gives the target some words or files; they can be fetched later, from anyone who has them
+    #[arg(long)]
+    pub(crate) without_files: bool,
     /// Say what would happen, and do nothing
     #[arg(long, requires = "to")]
     pub(crate) dry_run: bool,
@@ -357,6 +360,23 @@ impl Drive<'_> {
             "" => lacking(answer),
             reason => reason.to_owned(),
         };
+        if verdict::losses(answer).is_some() {
+            let mut page = Page::default();
+            verdict::links(&mut page, answer);
+            for cid in view::items(answer, "/lacking").iter().filter_map(Value::as_str) {
+                page.plain(format!("  lacking    {cid}"));
+            }
+            self.ctx.out().aside(&page);
+            if lacks_files_only(answer) {
+                if self.args.without_files {
+                    return self.decided(answer, true);
+                }
+                if self.ctx.is_unattended() || !self.ctx.can_ask() {
+                    // A general Yes (--yes) leaves no file behind: that is said by its own name.
+                    return Err(self.roll_back(answer, without_files(answer)));
+                }
+            }
+        }
         match self.ctx.confirm(&format!("{reason}. Hand over anyway?")) {
             Ok(goes_on) => self.decided(answer, goes_on),
             Err(problem) => Err(self.roll_back(answer, problem)),
@@ -462,6 +482,30 @@ fn leaves_its_source(open: &Value) -> bool {
     view::text(open, "/source") == "offline" && view::at(open, "/handoff").is_null()
 }
 
+/// Whether words and files are all that the target lacks.
+fn lacks_files_only(answer: &Value) -> bool {
+    verdict::losses(answer).is_some()
+        && view::items(answer, "/prepared/tools").iter().all(|tool| view::flag(tool, "/available"))
+}
+
+/// The refusal to leave words or files behind where nobody said that they may be.
+fn without_files(answer: &Value) -> Problem {
+    let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
+    let losses = verdict::losses(answer).unwrap_or_default();
+    let detail =
+        format!("not moved, and nothing was signed: nobody who was asked gives {to} what it lacks, {losses}");
+    Problem::new(Code::Prompt, detail)
+        .with("session", session)
+        .with("move", answer["move"].clone())
+        .with("payloads", answer["payloads"].clone())
+        .with("files", answer["files"].clone())
+        .with("lacking", answer["lacking"].clone())
+        .hint(format!(
+            "throughline move {session} --to {to} --without-files, or throughline fetch {session} --payloads all --from PEER \
+             and the same command again"
+        ))
+}
+
 fn lacking(answer: &Value) -> String {
     let missing: Vec<&str> = view::items(answer, "/prepared/tools")
         .iter()
@@ -505,6 +549,23 @@ mod tests {
             found["state"] = state.into();
             assert_eq!(finished(&found).unwrap(), None, "{state}");
         }
+    }
+
+    #[test]
+    fn a_yes_to_missing_files_is_none_to_missing_tools() {
+        let counts = |missing: u64| json!({"linked": 2, "here": 2 - missing, "missing": missing, "withdrawn": 0, "asked": true});
+        let mut answer = json!({
+            "session": "S", "to": {"peer": "server-b"}, "payloads": counts(0), "files": counts(1), "prepared": {"tools": []},
+        });
+        assert!(lacks_files_only(&answer));
+        let refused = without_files(&answer);
+        assert_eq!((refused.code(), refused.fact("files")), (Code::Prompt, Some(&counts(1))));
+        let hint = refused.fact("hint").and_then(Value::as_str).unwrap();
+        assert!(hint.starts_with("throughline move S --to server-b --without-files"), "{hint}");
+        answer["prepared"]["tools"] = json!([{"name": "browser", "available": false}]);
+        assert!(!lacks_files_only(&answer));
+        answer["files"] = counts(0);
+        assert!(!lacks_files_only(&answer));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::api::error::Problem;
 use crate::cli::names::Names;
 use crate::cli::output::Outcome;
 use crate::cli::page::{Mark, Page};
-use crate::cli::{format, view};
+use crate::cli::{format, verdict, view};
 use crate::outcome::{self, Exit};
 
 /// The answer of the command: a move as the API shows it, with names for reading.
@@ -45,6 +45,7 @@ pub(super) fn report(answer: Value, names: &Names) -> Outcome {
                 let named = view::text(&answer, "/from/peer");
                 format!("{from} may still write other sessions: throughline revoke {named}")
             };
+            verdict::inventory(&mut page, &answer);
             page.plain(format!("{to} holds {session}.  {next}"));
         }
         "waiting" => waiting(&mut page, &answer, names),
@@ -132,6 +133,14 @@ fn taken_back(page: &mut Page, answer: &Value, state: &str, names: &Names) {
     let from = called(answer, "/from/peer", names);
     page.mark(Mark::Note, format!("{state}: {}", after_taking_back(answer, &from)));
     let (code, detail) = (view::text(answer, "/error/code"), view::text(answer, "/error/detail"));
+    if let Some(losses) = verdict::losses(answer) {
+        let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
+        verdict::links(page, answer);
+        page.plain(format!(
+            "nobody gave {to} {losses}: throughline fetch {session} --payloads all --from PEER, or throughline move {session} \
+             --to {to} --without-files"
+        ));
+    }
     if matches!(view::text(answer, "/from/state"), "unheard" | "frozen") {
         let (session, to) = (view::text(answer, "/session"), view::text(answer, "/to/peer"));
         // What failed without it fails the same way as long as nothing else changed.
@@ -181,7 +190,8 @@ fn after_taking_back(answer: &Value, from: &str) -> String {
 /// What the state of a move means for a script.
 fn exit(answer: &Value) -> Exit {
     match view::text(answer, "/state") {
-        "done" | "held" | "planned" | "running" | "needs-confirmation" | "needs-handoff" => Exit::Done,
+        "done" => verdict::with_losses(Exit::Done, answer),
+        "held" | "planned" | "running" | "needs-confirmation" | "needs-handoff" => Exit::Done,
         "waiting" => Exit::Unreachable,
         "aborted" if view::at(answer, "/supersededBy").is_null() => Exit::Done,
         _ => {
@@ -202,6 +212,7 @@ mod tests {
     fn a_lost_reply_is_no_failure_and_no_success() {
         for (answer, expected) in [
             (json!({"state": "done"}), Exit::Done),
+            (json!({"state": "done", "files": {"missing": 1, "asked": true}}), Exit::Losses),
             (json!({"state": "held"}), Exit::Done),
             (json!({"state": "waiting"}), Exit::Unreachable),
             (json!({"state": "rolled-back", "error": {"code": "E_TIMEOUT"}}), Exit::Unreachable),

@@ -107,8 +107,7 @@ pub(crate) fn run(ctx: &Context, args: &ImportArgs) -> Answer<Outcome> {
             None => Part::open(&args.file)?,
         };
         let answer = upload::parts(ctx, &api, "import", vec![part], &path, upload::CAR, &[])?;
-        let lost = verdict::exit(&answer) == Exit::Done && view::number(&answer, "/payloads/missing") > 0;
-        let exit = if lost { Exit::Losses } else { verdict::exit(&answer) };
+        let exit = verdict::exit(&answer);
         let mut page = verdict::page(&answer, &Names::of(ctx, &api).beside(&answer));
         if let Some(of_file) = view::at(&answer, "/fileVerdict").as_str() {
             page.mark(

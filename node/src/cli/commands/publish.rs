@@ -152,7 +152,7 @@ impl Publishing<'_> {
             }
             let fetched = self.fetch(holder, "all");
             let fetched = fetched.map_err(|why| self.without_holder(why).with("holder", holder))?;
-            missing = view::number(&fetched, "/missingBlocks");
+            missing = view::number(&fetched, "/payloads/missing") + view::number(&fetched, "/files/missing");
             holder.clone_into(&mut asked);
         }
         // Before it is counted: what comes in between is shown too much, never too little.
@@ -186,8 +186,8 @@ impl Publishing<'_> {
             format::bytes(leaving.bytes),
         ));
         if seen.missing > 0 {
-            let blocks = format::count(seen.missing, "block", "blocks");
-            page.mark(Mark::Warning, format!("{blocks} did not come from the holder and are not counted"));
+            let missing = format::count(seen.missing, "payload or file", "payloads and files");
+            page.mark(Mark::Warning, format!("{missing} did not come from the holder and are not counted"));
         }
         page.mark(
             Mark::Warning,
@@ -343,7 +343,7 @@ impl Publishing<'_> {
         let json = json!({
             "v": 1, "kind": "publish", "session": self.session.to_string(), "dryRun": dry_run, "head": facts["head"],
             "note": null, "ref": published, "told": {"peers": 0, "pending": 0}, "secretScan": "none",
-            "left": Leaving::default().to_json(), "missingBlocks": 0, "unchanged": true, "subSessions": children,
+            "left": Leaving::default().to_json(), "missing": 0, "unchanged": true, "subSessions": children,
         });
         Ok(Some(Outcome::done(json, page)))
     }
@@ -384,7 +384,7 @@ impl Publishing<'_> {
         json!({
             "v": 1, "kind": "publish", "session": self.session.to_string(), "dryRun": answer.is_none(),
             "head": head, "note": note.map(|note| note.to_string()), "ref": answer.map(|answer| answer["cid"].clone()),
-            "told": told, "secretScan": "none", "left": seen.leaving.to_json(), "missingBlocks": seen.missing,
+            "told": told, "secretScan": "none", "left": seen.leaving.to_json(), "missing": seen.missing,
             "unchanged": false, "subSessions": children,
         })
     }

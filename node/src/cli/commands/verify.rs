@@ -13,6 +13,7 @@ use crate::cli::names::Names;
 use crate::cli::offline;
 use crate::cli::output::Outcome;
 use crate::cli::{resolve, verdict};
+use crate::report::Required;
 
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
@@ -35,11 +36,20 @@ pub(crate) enum Payloads {
     None,
     /// Those that are there
     Present,
-    /// All; a missing one is told
+    /// All: one that is missing is a loss (exit 11)
     All,
 }
 
 impl Payloads {
+    /// What has to be there.
+    #[must_use]
+    pub(crate) fn required(self) -> Required {
+        match self {
+            Payloads::None | Payloads::Present => Required::Nothing,
+            Payloads::All => Required::All,
+        }
+    }
+
     /// The word of the API.
     #[must_use]
     pub(crate) fn word(self) -> &'static str {

@@ -4,11 +4,14 @@
 //! meanwhile. While one is taken in ([`super::taking`]) the next is gathered, and its large payloads become files
 //! ([`super::ahead`]). What was adopted stays when the transfer ends early: the next one goes on after it. Nothing else is stored.
 
+use std::collections::BTreeSet;
+
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
+use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::id::{EntryCid, Principal, Seq, SessionId};
-use throughline_protocol::verify::{Prechecked, Report};
+use throughline_protocol::verify::Prechecked;
 
 use super::Wanted;
 use super::pipeline::{AHEAD_BYTES_MAX, Room};
@@ -46,6 +49,8 @@ pub(super) struct Missing {
     pub(super) noted: Vec<Seq>,
     /// How many of them came without their payload.
     absent: u64,
+    /// Config blocks that the noted entries name, so that only the first entry of each is looked at.
+    configs: BTreeSet<EntryCid>,
 }
 
 /// Whether somebody wants to be told what was verified.
@@ -58,13 +63,22 @@ pub(super) enum Told {
 }
 
 impl Missing {
+    /// What these entries may lack.
+    pub(super) fn of(wanted: Wanted, noted: Vec<Seq>) -> Self {
+        Missing { wanted, held_through: None, noted, absent: 0, configs: BTreeSet::new() }
+    }
+
     fn note(&mut self, entry: &Prechecked) {
         if self.wanted == Wanted::None {
             return;
         }
-        let is_absent = entry.signed().value().payload.is_some() && entry.payload().is_none();
+        let value = entry.signed().value();
+        let is_absent = value.payload.is_some() && entry.payload().is_none();
         self.absent += u64::from(is_absent);
-        if is_absent || (self.wanted == Wanted::All && !entry.files().is_empty()) {
+        let config = config_of(value);
+        let is_new = config.is_some_and(|config| self.configs.insert(config));
+        let has_files = entry.files().len() > usize::from(config.is_some());
+        if is_absent || is_new || (self.wanted == Wanted::All && has_files) {
             self.noted.push(entry.signed().value().seq());
         }
     }
@@ -92,7 +106,7 @@ impl Adopting {
             session,
             owner,
             bytes_max,
-            missing: Missing { wanted, held_through, noted: Vec::new(), absent: 0 },
+            missing: Missing { held_through, ..Missing::of(wanted, Vec::new()) },
         })
     }
 
@@ -163,16 +177,18 @@ impl Adopting {
         }
     }
 
-    /// What may have to be asked for, and what was verified on the way if all of it was seen.
-    pub(super) fn finish(self) -> Answer<(Missing, Option<Evaluated>, Option<Report>)> {
+    /// What may have to be asked for, and who saw what was verified on the way, if all of it was seen.
+    pub(super) fn finish(self) -> Answer<(Missing, Option<Evaluated>, Option<Witness>)> {
         let (last, witness) = self.taker.finish()?;
         // A payload that did not come along may be here, or come afterwards.
-        let report = match witness {
-            Some(witness) if self.missing.absent == 0 => witness.report(&self.node)?,
-            Some(_) | None => None,
-        };
-        Ok((self.missing, last, report))
+        let witness = witness.filter(|_| self.missing.absent == 0);
+        Ok((self.missing, last, witness))
     }
+}
+
+/// The config block that an entry names.
+pub(super) fn config_of(entry: &Entry) -> Option<EntryCid> {
+    if let Body::ModelResponse(response) = &entry.body { response.config } else { None }
 }
 
 /// Refuses to take more once the store holds what it may.

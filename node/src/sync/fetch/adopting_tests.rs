@@ -96,7 +96,8 @@ fn what_is_stored_counts_where_it_was_judged_otherwise_meanwhile() {
                 ("fenced-tail", Some(builder.head().entry.cid()))
             );
         }
-        let (_, _, report) = adopting.finish().unwrap();
+        let (_, _, witness) = adopting.finish().unwrap();
+        let report = witness.and_then(|witness| witness.report(&node).unwrap());
         assert_eq!(report.map(|report| report.verdict.word()), late.is_none().then_some("valid"));
     }
 }

@@ -13,11 +13,12 @@ use crate::sync::view::millis;
 /// The shape of `verify`, over what an audit saw or what is held now, with the figures of the transfer.
 pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) -> Answer<Value> {
     let mut answer = match &fetched.report {
-        Some(report) => report::verify(report, "peers"),
+        Some(report) => report::verify(report, "peers", wanted.required()),
         None => {
             // Its signatures were checked when it was adopted; `verify` checks them again.
             let told = told_to(node, fetched)?;
-            report::verify(&node.review(fetched.session, PayloadUse::Present, told)?, "peers")
+            let held = node.review(fetched.session, PayloadUse::Present, told)?;
+            report::verify(&held, "peers", wanted.required())
         }
     };
     let row = node.reader()?.session(fetched.session)?.filter(|_| fetched.mode == Use::Adopt);
@@ -33,12 +34,6 @@ pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) ->
     if let Some(signer) = fetched.told_by {
         answer["checks"]["head"]["by"] = signer.to_string().into();
     }
-    if wanted == Wanted::None {
-        // Nobody asked for them, so none is missing.
-        answer["payloads"]["notFetched"] = answer["payloads"]["missing"].take();
-        answer["payloads"]["missing"] = 0.into();
-    }
-    answer["missingBlocks"] = fetched.missing_blocks.into();
     Ok(answer)
 }
 

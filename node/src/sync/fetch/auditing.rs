@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Reject;
 use throughline_protocol::control::Control;
-use throughline_protocol::id::{Cid, EntryCid, Principal, Seq};
+use throughline_protocol::id::{Cid, Codec, EntryCid, Principal, Seq};
 use throughline_protocol::skip::SkipPath;
-use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report};
+use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report, is_file};
 
+use super::Wanted;
 use crate::api::error::{Answer, Problem};
 use crate::sync::ask::is_of_owner;
 
@@ -26,9 +27,9 @@ pub(super) struct Auditing {
     path: Option<SkipPath<EntryCid>>,
     /// Heads that peers told, and whether they went by.
     told: BTreeMap<EntryCid, Met>,
-    /// Files that went by, when they are wanted.
+    /// Config blocks and files that entries named which went by, as far as they are wanted.
     pub(super) files: BTreeSet<Cid>,
-    keep_files: KeepFiles,
+    wanted: Wanted,
     /// Set when the entries are no single chain and too many went by to judge them together.
     not_linear: Arc<AtomicBool>,
 }
@@ -40,18 +41,11 @@ enum Met {
     NotYet,
 }
 
-/// Whether an audit notes the files that payloads name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeepFiles {
-    Yes,
-    No,
-}
-
 impl Auditing {
     pub(super) fn new(
         auditor: Auditor,
         told: impl IntoIterator<Item = EntryCid>,
-        files: KeepFiles,
+        wanted: Wanted,
         not_linear: Arc<AtomicBool>,
     ) -> Self {
         Auditing {
@@ -62,7 +56,7 @@ impl Auditing {
             path: None,
             told: told.into_iter().map(|cid| (cid, Met::NotYet)).collect(),
             files: BTreeSet::new(),
-            keep_files: files,
+            wanted,
             not_linear,
         }
     }
@@ -116,10 +110,13 @@ impl Auditing {
             // Another branch: the path stays on the first one.
             Some(_) => {}
         }
-        if self.keep_files == KeepFiles::Yes {
-            let room = FILES_MAX.saturating_sub(self.files.len());
-            self.files.extend(checked.files().iter().copied().take(room));
-        }
+        let is_wanted = |cid: &Cid| match self.wanted {
+            Wanted::None => false,
+            Wanted::Referenced => cid.codec() == Codec::DagCbor,
+            Wanted::All => cid.codec() == Codec::DagCbor || is_file(cid),
+        };
+        let room = FILES_MAX.saturating_sub(self.files.len());
+        self.files.extend(checked.files().iter().copied().filter(is_wanted).take(room));
     }
 
     pub(super) fn locator(&self) -> Vec<EntryCid> {
@@ -142,7 +139,12 @@ impl Auditing {
         error.reason.into()
     }
 
-    pub(super) fn report(self) -> Report {
-        self.auditor.report()
+    /// The report; `lacking` are those of [`Auditing::files`] of which not every block came.
+    pub(super) fn report(mut self, lacking: &BTreeSet<Cid>) -> Answer<Report> {
+        let files = &self.files;
+        // Their blocks were dropped again: each stands for all of its own.
+        let came = |cid: &Cid| files.contains(cid) && !lacking.contains(cid);
+        self.auditor.take_stock(|cid| Answer::Ok(came(cid).then(Vec::new)))?;
+        Ok(self.auditor.report())
     }
 }

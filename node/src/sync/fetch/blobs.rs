@@ -1,25 +1,24 @@
 //! Payloads, configs and files after the entries: what is missing is asked for by CID, and bytes count only if they hash to it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use throughline_protocol::block::{Block, Decoded};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId, UnixMillis};
+use throughline_protocol::id::{Cid, EntryCid, Seq, SessionId, UnixMillis};
 use throughline_protocol::limits;
 use throughline_protocol::payload::Payload;
-use throughline_protocol::unixfs;
-use throughline_protocol::verify::Prechecked;
+use throughline_protocol::verify::{Prechecked, is_file, links_of};
 use throughline_store::{LinkBlocks, PayloadState, PutBlock, Reader, StoredEntry};
 
 use super::super::fault::PeerFault;
 use super::Wanted;
-use super::adopting::{Missing, expect_room};
+use super::adopting::{Missing, config_of, expect_room};
 use super::providers::Answered;
 use super::run::Run;
 use crate::api::error::{Answer, Problem};
-use crate::core::{Node, now};
+use crate::core::{Node, links_here, now};
 
 /// Blocks that one fetch asks for, parts of files included.
 const BLOCKS_MAX: usize = 1 << 20;
@@ -38,27 +37,38 @@ struct Want {
     above: Vec<Cid>,
 }
 
+impl Want {
+    /// What the entry names: the block itself, or the file that it is a part of.
+    fn root(&self) -> Cid {
+        self.above.first().copied().unwrap_or(self.cid)
+    }
+}
+
 impl Run<'_> {
-    /// Fetches what the session's entries name and this node does not hold; returns how many blocks nobody gave.
-    pub(super) async fn missing(&mut self, answers: &[Answered], missing: Missing) -> Answer<u64> {
-        if self.wanted == Wanted::None {
-            return Ok(0);
-        }
-        let (session, wanted, missing) = (self.session, self.wanted, Arc::new(missing));
-        let mut refused: BTreeSet<Cid> = BTreeSet::new();
+    /// Fetches what the session's entries name and this node does not hold. What nobody gives is not asked for again.
+    pub(super) async fn missing(&mut self, answers: &[Answered], missing: Missing) -> Answer<()> {
+        let (session, wanted) = (self.session, self.wanted);
+        let (mut look, mut refused) = (missing, BTreeSet::new());
         for _ in 0..ROUNDS_MAX {
-            let look = Arc::clone(&missing);
+            if wanted == Wanted::None {
+                break;
+            }
             let wants = self.shared.on_node(move |node| wants_of(node, session, wanted, &look)).await?;
             let open: Vec<Want> = wants.into_iter().filter(|want| !refused.contains(&want.cid)).collect();
             if open.is_empty() {
                 break;
             }
             self.tally.expect_blocks(open.len() as u64);
+            let mut seqs: BTreeMap<Cid, Seq> = open.iter().map(|want| (want.cid, want.seq)).collect();
             for want in self.store_from(answers, open).await? {
+                seqs.remove(&want.cid);
                 refused.insert(want.cid);
             }
+            // Only what came names more.
+            let came: BTreeSet<Seq> = seqs.into_values().collect();
+            look = Missing::of(wanted, came.into_iter().collect());
         }
-        Ok(refused.len() as u64)
+        Ok(())
     }
 
     /// Asks one provider after the other; returns what none of them gave.
@@ -85,13 +95,14 @@ impl Run<'_> {
         Ok(open)
     }
 
-    /// Files of an audit: asked for, hashed, dropped. Returns what was refused and how many blocks nobody gave.
+    /// Config blocks and files of an audit: asked for, hashed, dropped. Returns what was refused, and those of which nobody gave
+    /// every block.
     pub(super) async fn check_files(
         &mut self,
         files: BTreeSet<Cid>,
         answers: &[Answered],
-    ) -> Answer<(Vec<Reject>, u64)> {
-        let (mut refused, mut missing, mut asked) = (Vec::new(), 0, 0_usize);
+    ) -> Answer<(Vec<Reject>, BTreeSet<Cid>)> {
+        let (mut refused, mut lacking, mut asked) = (Vec::new(), BTreeSet::new(), 0_usize);
         let mut queue: VecDeque<Want> =
             files.into_iter().map(|cid| Want { cid, seq: Seq::ZERO, above: Vec::new() }).collect();
         while let Some(batch) = next_batch(&mut queue) {
@@ -106,13 +117,14 @@ impl Run<'_> {
                 }
                 open.retain(|want| !got.iter().any(|(got, _)| got.cid == want.cid));
             }
-            missing += open.len() as u64;
+            lacking.extend(open.iter().map(Want::root));
             if asked + queue.len() > BLOCKS_MAX {
+                lacking.extend(queue.iter().map(Want::root));
                 refused.push(Reject::new(Code::Budget, format!("more than {BLOCKS_MAX} blocks of files")));
                 break;
             }
         }
-        Ok((refused, missing))
+        Ok((refused, lacking))
     }
 
     /// One request: blocks that hash to what was asked, and why it ended early if it did.
@@ -169,11 +181,15 @@ fn next_batch(queue: &mut VecDeque<Want>) -> Option<Vec<Want>> {
 
 /// The parts of a file's node.
 fn parts_of(want: &Want, block: &Block) -> Vec<Want> {
-    if block.cid().codec() != Codec::DagPb || want.above.len() >= limits::FILE_DEPTH_MAX {
+    parts(want, links_of(&block.cid(), block.bytes()))
+}
+
+fn parts(want: &Want, links: Vec<Cid>) -> Vec<Want> {
+    if want.above.len() >= limits::FILE_DEPTH_MAX {
         return Vec::new();
     }
     let above: Vec<Cid> = want.above.iter().copied().chain([want.cid]).collect();
-    let parts: BTreeSet<Cid> = unixfs::links(block.bytes()).unwrap_or_default().into_iter().collect();
+    let parts: BTreeSet<Cid> = links.into_iter().filter(is_file).collect();
     parts.into_iter().map(|cid| Want { cid, seq: want.seq, above: above.clone() }).collect()
 }
 
@@ -187,14 +203,14 @@ fn wants_of(node: &Node, session: SessionId, wanted: Wanted, missing: &Missing) 
     }
     let held = missing.held_through.map(|last| reader.entries(session, Seq::ZERO, last)).transpose()?;
     for stored in held.into_iter().flatten() {
-        wants_of_entry(&reader, wanted, stored?, &mut wants)?;
+        wants_of_entry(&reader, (session, wanted), stored?, &mut wants)?;
         if wants.len() >= BLOCKS_MAX {
             return Ok(wants);
         }
     }
     for seq in &missing.noted {
         if let Some(stored) = reader.entry_at(session, *seq)? {
-            wants_of_entry(&reader, wanted, stored, &mut wants)?;
+            wants_of_entry(&reader, (session, wanted), stored, &mut wants)?;
         }
         if wants.len() >= BLOCKS_MAX {
             break;
@@ -205,7 +221,7 @@ fn wants_of(node: &Node, session: SessionId, wanted: Wanted, missing: &Missing) 
 
 fn wants_of_entry(
     reader: &Reader,
-    wanted: Wanted,
+    (session, wanted): (SessionId, Wanted),
     stored: StoredEntry,
     wants: &mut BTreeSet<Want>,
 ) -> Answer<()> {
@@ -223,33 +239,36 @@ fn wants_of_entry(
             PayloadState::Dropped => None,
         },
     };
+    let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
+    let want = |cid| Want { cid, seq: stored.seq, above: Vec::new() };
+    if let Some(config) = config_of(signed.value())
+        && links_here(reader, session, &config.cid())?.is_none()
+    {
+        wants.insert(want(config.cid()));
+    }
     if wanted == Wanted::All {
-        let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
-        for cid in Prechecked::of(signed, payload)?.files() {
-            missing_of_file(reader, Want { cid: *cid, seq: stored.seq, above: Vec::new() }, wants)?;
+        for cid in Prechecked::of(signed, payload)?.files().iter().filter(|cid| is_file(cid)) {
+            missing_of_file(reader, session, want(*cid), wants)?;
         }
     }
     Ok(())
 }
 
 /// What is missing of a file: its root, or the parts below what is held.
-fn missing_of_file(reader: &Reader, root: Want, wants: &mut BTreeSet<Want>) -> Answer<()> {
-    let mut open = vec![root];
+fn missing_of_file(
+    reader: &Reader,
+    session: SessionId,
+    root: Want,
+    wants: &mut BTreeSet<Want>,
+) -> Answer<()> {
+    // A block that stands in many places of a file is looked at once.
+    let (mut open, mut seen) = (vec![root], BTreeSet::new());
     while let Some(want) = open.pop() {
-        if want.cid.hash_kind() != HashKind::Sha256 || wants.len() >= BLOCKS_MAX {
+        if wants.len() >= BLOCKS_MAX || seen.len() >= BLOCKS_MAX || !seen.insert(want.cid) {
             continue;
         }
-        if want.cid.codec() != Codec::DagPb {
-            if reader.find(&want.cid)?.is_none() {
-                wants.insert(want);
-            }
-            continue;
-        }
-        match reader.block(&want.cid)? {
-            Some(bytes) => {
-                let block = Block::check(want.cid, bytes)?;
-                open.extend(parts_of(&want, &block));
-            }
+        match links_here(reader, session, &want.cid)? {
+            Some(links) => open.extend(parts(&want, links)),
             None => {
                 wants.insert(want);
             }
@@ -311,6 +330,8 @@ fn links_of_payload(
 
 #[cfg(test)]
 mod tests {
+    use throughline_protocol::id::Codec;
+
     use super::*;
 
     fn want(number: u32, above: &[u32]) -> Want {

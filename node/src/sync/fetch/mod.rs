@@ -41,6 +41,7 @@ use super::shared::Shared;
 use super::view::apart_json;
 use crate::api::error::{Answer, Problem};
 use crate::core::Evaluated;
+use crate::report::Required;
 use adopting::Told;
 use providers::{Answered, best_head};
 use run::Run;
@@ -55,10 +56,22 @@ pub use tally::{Tallied, Tally};
 pub enum Wanted {
     /// None.
     None,
-    /// The words of the entries.
+    /// The words of the entries: payloads and config blocks.
     Referenced,
-    /// Configs and files too.
+    /// Files too.
     All,
+}
+
+impl Wanted {
+    /// What has to be here in the end.
+    #[must_use]
+    pub fn required(self) -> Required {
+        match self {
+            Wanted::None => Required::Nothing,
+            Wanted::Referenced => Required::Payloads,
+            Wanted::All => Required::All,
+        }
+    }
 }
 
 /// What becomes of what is fetched.
@@ -145,8 +158,6 @@ pub struct Fetched {
     pub evaluated: Option<Evaluated>,
     /// What an audit found, or an adoption from the genesis on; none where what is held has to be read for that.
     pub report: Option<Report>,
-    /// Blocks that were wanted and that nobody gave.
-    pub missing_blocks: u64,
 }
 
 /// What became of a look at what a peer has of a session.

@@ -21,7 +21,7 @@ use throughline_protocol::wire::chain::{OwnerState, Payloads};
 use tokio::time::timeout;
 
 use super::adopting::{Adopting, Told};
-use super::auditing::{Auditing, KeepFiles};
+use super::auditing::Auditing;
 use super::providers::{Answered, distinct_heads};
 use super::range::{self, RangeJob, Ranged, on_sink};
 use super::sink::{Hearing, Sink};
@@ -49,7 +49,6 @@ pub(super) struct Run<'a> {
 /// What became of what was fetched.
 struct Outcome {
     mode: Use,
-    missing_blocks: u64,
     evaluated: Option<Evaluated>,
     report: Option<Report>,
 }
@@ -86,9 +85,14 @@ impl<'a> Run<'a> {
         let (sink, flushed) = on_sink(sink, Sink::flush).await?;
         flushed?;
         let Sink::Adopt(adopting) = sink else { return Err(Code::Internal.into()) };
-        let (missing, evaluated, report) = blocking(move || adopting.finish()).await?;
-        let missing_blocks = self.missing(answers, missing).await?;
-        let outcome = Outcome { mode: Use::Adopt, missing_blocks, evaluated, report };
+        let (missing, evaluated, witness) = blocking(move || adopting.finish()).await?;
+        self.missing(answers, missing).await?;
+        let report = match witness {
+            // Not before all came that could be had: it counts what is here.
+            Some(witness) => self.shared.on_node(move |node| witness.report(node)).await?,
+            None => None,
+        };
+        let outcome = Outcome { mode: Use::Adopt, evaluated, report };
         Ok(self.done(told, answers, outcome))
     }
 
@@ -102,8 +106,7 @@ impl<'a> Run<'a> {
             self.heard.clear();
             attempt = self.audit_with(Auditor::over_set(self.session), told, answers, &not_linear).await;
         }
-        let (report, missing_blocks) = attempt?;
-        let outcome = Outcome { mode: Use::Audit, missing_blocks, evaluated: None, report: Some(report) };
+        let outcome = Outcome { mode: Use::Audit, evaluated: None, report: Some(attempt?) };
         Ok(self.done(told, answers, outcome))
     }
 
@@ -113,10 +116,9 @@ impl<'a> Run<'a> {
         told: Mark,
         answers: &[Answered],
         not_linear: &Arc<AtomicBool>,
-    ) -> Answer<(Report, u64)> {
-        let files = if self.wanted == Wanted::All { KeepFiles::Yes } else { KeepFiles::No };
+    ) -> Answer<Report> {
         let (auditor, heads) = (auditor.told(told.cid), distinct_heads(answers));
-        let auditing = Auditing::new(auditor, heads, files, Arc::clone(not_linear));
+        let auditing = Auditing::new(auditor, heads, self.wanted, Arc::clone(not_linear));
         let mut sink = self.through_providers(point(told), answers, Sink::Audit(Box::new(auditing))).await?;
         // A head that did not go by is another history, or a claim: its teller has to show it.
         for head in unmet(&sink) {
@@ -133,12 +135,11 @@ impl<'a> Run<'a> {
         }
         let sink = self.hear_others(answers, sink).await?;
         let Sink::Audit(mut auditing) = sink else { return Err(Code::Internal.into()) };
-        let (refused, missing) = self.check_files(std::mem::take(&mut auditing.files), answers).await?;
+        let (refused, lacking) = self.check_files(auditing.files.clone(), answers).await?;
         for reject in refused {
             auditing.refused(None, reject);
         }
-        let report = blocking(move || Ok(auditing.report())).await?;
-        Ok((report, missing))
+        blocking(move || auditing.report(&lacking)).await
     }
 
     /// One provider after the other, each going on where the one before ended.
@@ -308,7 +309,6 @@ impl<'a> Run<'a> {
             mode: outcome.mode,
             evaluated: outcome.evaluated,
             report: outcome.report,
-            missing_blocks: outcome.missing_blocks,
         }
     }
 }

@@ -61,8 +61,8 @@ impl Tally {
         self.moved.notify_one();
     }
 
-    /// A frame of so many bytes came.
-    pub(super) fn came(&self, bytes: u64) {
+    /// So many bytes came, or were gone through.
+    pub(crate) fn came(&self, bytes: u64) {
         self.add(&self.bytes, bytes);
     }
 

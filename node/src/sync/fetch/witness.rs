@@ -12,7 +12,7 @@ use throughline_protocol::id::{EntryCid, SessionId};
 use throughline_protocol::verify::{Auditor, Prechecked, Report};
 
 use crate::api::error::Answer;
-use crate::core::{Evaluated, Node, held_controls, settle_links};
+use crate::core::{Evaluated, Node, held_controls, links_here, settle_links};
 
 /// Looks on while a session is adopted from its genesis on.
 pub(super) struct Witness {
@@ -88,6 +88,7 @@ impl Witness {
             return Ok(None);
         };
         settle_links(&reader, self.session, &mut auditor)?;
+        auditor.take_stock(|cid| links_here(&reader, self.session, cid))?;
         let report = auditor.report();
         // Judged anew meanwhile, under a control blob that came another way: what is stored counts.
         Ok((report.verdict.word() == row.summary.verdict).then_some(report))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::code::{Code, Reject};
-use crate::id::{Cid, Epoch, Principal};
+use crate::id::{Cid, Epoch, Principal, Seq};
 
 use super::super::{Answer, Opening, Point, Receipt, Reply};
 use super::journal::Patience;
@@ -58,11 +58,12 @@ impl Driver {
     fn copy_replied(&mut self, now: Duration, reply: Reply) {
         match reply {
             Ok(Answer::Offered { .. } | Answer::Prepared(_)) => self.enter(now, Phase::Prepare),
-            Ok(Answer::Fetching { through }) => {
-                if through > self.through {
-                    self.through = through;
-                    self.pace.progress_at = now;
+            Ok(Answer::Fetching { through, bytes }) => {
+                let grows = through > self.through;
+                if self.fetching(now, through, bytes) {
                     self.pace.pause = self.limits.retry;
+                }
+                if grows {
                     self.outputs.extend(through.map(|through| Output::Copied { through }));
                 }
             }
@@ -71,10 +72,22 @@ impl Driver {
         }
     }
 
+    /// The target fetches. Whether it got on since it was heard last; a target that answers is not silent, however long it takes.
+    fn fetching(&mut self, now: Duration, through: Option<Seq>, bytes: u64) -> bool {
+        let got_on = through > self.through || bytes > self.received;
+        self.through = self.through.max(through);
+        self.received = self.received.max(bytes);
+        if got_on {
+            self.pace.progress_at = now;
+        }
+        self.last_code = Code::Incomplete;
+        got_on
+    }
+
     fn prepare_replied(&mut self, now: Duration, reply: Reply) {
         match reply {
             Ok(Answer::Prepared(mut readiness)) => {
-                readiness.tools.truncate(self.limits.tools_max);
+                readiness.truncate(self.limits.tools_max);
                 self.readiness = readiness;
                 self.enter(now, Phase::Ask);
             }
@@ -93,11 +106,8 @@ impl Driver {
                 None => self.ask_target(now),
             },
             // It knows the handoff and fetches what it lacks.
-            Ok(Answer::Fetching { through }) => {
-                if through > self.through {
-                    self.through = through;
-                    self.pace.progress_at = now;
-                }
+            Ok(Answer::Fetching { through, bytes }) => {
+                self.fetching(now, through, bytes);
             }
             Ok(answer) => {
                 self.fail(now, unexpected("active", &answer));

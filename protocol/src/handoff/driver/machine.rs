@@ -61,6 +61,8 @@ pub struct Driver {
     pub(super) heard: BTreeMap<Principal, Heard>,
     pub(super) readiness: Readiness,
     pub(super) through: Option<Seq>,
+    /// Bytes that the target received in this phase.
+    pub(super) received: u64,
     pub(super) last_code: Code,
     pub(super) pace: Pace,
     pub(super) outputs: VecDeque<Output>,
@@ -105,6 +107,7 @@ impl Driver {
             heard: BTreeMap::new(),
             readiness: Readiness::default(),
             through: None,
+            received: 0,
             last_code: Code::Timeout,
             pace,
             outputs: VecDeque::new(),
@@ -341,6 +344,7 @@ impl Driver {
     fn begin(&mut self, now: Duration) {
         self.asked.clear();
         self.heard.clear();
+        self.received = 0;
         self.last_code = Code::Timeout;
         self.pace = Pace { progress_at: now, send_at: now, pause: self.limits.retry };
         if let Some(outcome) = self.journal.outcome.clone() {
@@ -550,7 +554,12 @@ impl Driver {
         let code = self.last_code;
         match self.journal.phase {
             Phase::Copy | Phase::Prepare => {
-                self.fail(now, Reject::new(code, "the target was not heard for too long"));
+                let detail = if code == Code::Incomplete {
+                    "the target answers, but for too long it got nothing more of the session"
+                } else {
+                    "the target was not heard for too long"
+                };
+                self.fail(now, Reject::new(code, detail));
             }
             Phase::Survey | Phase::Ask => self.conclude(now),
             Phase::Retire => self.finish(now, Outcome::Done { source: Confirmation::Unconfirmed }),

@@ -39,6 +39,8 @@ pub struct Target {
     providers: Vec<String>,
     fetch: Option<Ticket>,
     through: Option<Seq>,
+    /// What the running fetch has received.
+    bytes: u64,
     /// Why the last fetch ended, until it is told.
     failure: Option<Reject>,
     preparing: Option<Preparing>,
@@ -79,6 +81,7 @@ impl Target {
             providers: Vec::new(),
             fetch: None,
             through: None,
+            bytes: 0,
             failure: None,
             preparing: None,
             readiness: None,
@@ -141,7 +144,9 @@ impl Target {
             Stage::Active { opening } => {
                 Answer::Active { epoch: opening.epoch, receipt: self.receipt.clone() }
             }
-            Stage::Staging { staged: Staged::Partly, .. } => Answer::Fetching { through: self.through },
+            Stage::Staging { staged: Staged::Partly, .. } => {
+                Answer::Fetching { through: self.through, bytes: self.bytes }
+            }
             Stage::Staging { offer, .. } => match &self.readiness {
                 Some(readiness) => Answer::Prepared(readiness.clone()),
                 None => Answer::Offered { head: offer.head },
@@ -168,7 +173,7 @@ impl Target {
                 Some(request) => self.reply_some(request, Err(Code::StoreIo.into())),
                 None => self.dropped += 1,
             },
-            Input::Fetched { ticket, through } => self.fetched(ticket, through),
+            Input::Fetched { ticket, through, bytes } => self.fetched(ticket, through, bytes),
             Input::PrepareDone { ticket, result } => self.prepare_done(ticket, result),
             Input::AdoptDone { ticket, result } => self.adopt_done(ticket, result),
             Input::Learned { opening } => self.note(opening),
@@ -312,9 +317,10 @@ impl Target {
         self.outputs.push_back(Output::Fetch { ticket, head, providers: self.providers.clone() });
     }
 
-    fn fetched(&mut self, ticket: Ticket, through: Seq) {
+    fn fetched(&mut self, ticket: Ticket, through: Seq, bytes: u64) {
         if self.fetch == Some(ticket) {
             self.through = self.through.max(Some(through));
+            self.bytes = self.bytes.max(bytes);
         } else {
             self.dropped += 1;
         }
@@ -373,7 +379,7 @@ impl Target {
         };
         let answer = match result {
             Ok(mut readiness) => {
-                readiness.tools.truncate(self.limits.tools_max);
+                readiness.truncate(self.limits.tools_max);
                 self.readiness = Some(readiness.clone());
                 Answer::Prepared(readiness)
             }
@@ -536,6 +542,7 @@ impl Target {
     fn forget_work(&mut self) {
         self.fetch = None;
         self.through = None;
+        self.bytes = 0;
         self.failure = None;
         self.readiness = None;
         self.receipt = None;

@@ -116,18 +116,20 @@ pub enum Input {
         /// The verified opening.
         opening: Opening,
     },
-    /// The fetch verified the chain up to here.
+    /// How far the fetch is.
     Fetched {
         /// Which fetch.
         ticket: Ticket,
         /// The last verified seq.
         through: Seq,
+        /// Bytes that it has received and gone through.
+        bytes: u64,
     },
     /// The fetch ended.
     FetchDone {
         /// Which fetch.
         ticket: Ticket,
-        /// Everything up to the head is verified, or why not.
+        /// Every entry up to the head is verified, or why not. Words and files that nobody gave stop nothing: the preparation tells.
         result: Result<(), Reject>,
     },
     /// The preparation ended.
