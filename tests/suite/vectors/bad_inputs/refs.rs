@@ -159,6 +159,7 @@ fn seen_long_ago() -> Outcome {
             rtt: None,
             seen: Some(age),
             charges: None,
+            apart: None,
             heads: vec![told],
         };
         let shown = peer.replica(session.session(), tip).unwrap();
