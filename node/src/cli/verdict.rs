@@ -45,15 +45,45 @@ pub(crate) fn page(answer: &Value, names: &Names) -> Page {
         page.mark(Mark::Failed, format!("{code}{at}: {detail}"));
         page.plain(format!("  why: throughline explain {code}"));
     }
-    let age = view::at(answer, "/freshness/headSeenAgeMs");
-    if let Some(ms) = age.as_u64() {
-        let (agree, asked) =
-            (view::number(answer, "/freshness/peersAgree"), view::number(answer, "/freshness/peersAsked"));
-        page.plain(format!("head seen {}; {agree} of {asked} peers agree", format::ago(ms)));
-    }
+    freshness(&mut page, view::at(answer, "/freshness"), names);
     page.plain("This says who signed what and in which order. It does not say that nothing came later.");
     page.plain(format!("session {}", view::text(answer, "/session")));
     page
+}
+
+/// Who was asked about the head. Known peers are named; strangers are a number of keys, and never counted with them.
+fn freshness(page: &mut Page, freshness: &Value, names: &Names) {
+    let Some(ms) = view::at(freshness, "/headSeenAgeMs").as_u64() else { return };
+    let count = |what: &str| view::number(freshness, what);
+    let (agree, asked) = (count("/peersAgree"), count("/peersAsked"));
+    page.plain(format!("head seen {}; {agree} of {asked} known peers agree", format::ago(ms)));
+    for silent in view::items(freshness, "/silent") {
+        page.plain(format!("  {} did not answer", names.peer(silent)));
+    }
+    let strangers = count("/strangers/asked");
+    if strangers > 0 {
+        let keys = format::count(strangers, "key of strangers was", "keys of strangers were");
+        let agree = count("/strangers/agree");
+        page.plain(format!(
+            "  {keys} asked too: {agree} told this head; keys cost nothing, so this says nothing"
+        ));
+    }
+    let (strange, known): (Vec<&Value>, Vec<&Value>) =
+        view::items(freshness, "/unshown").iter().partition(|claim| view::flag(claim, "/stranger"));
+    for claim in known {
+        let at = view::number(claim, "/head/seq");
+        page.mark(Mark::Warning, format!("{} told of seq {at} and did not show it", names.peer(claim)));
+    }
+    if let Some(highest) = strange.iter().map(|claim| view::number(claim, "/head/seq")).max() {
+        let keys = format::count(strange.len() as u64, "key", "keys");
+        page.mark(
+            Mark::Note,
+            format!("{keys} of strangers told of heads up to seq {highest} and did not show them"),
+        );
+    }
+    if count("/notAsked") > 0 {
+        page.plain(format!("  {} more are known and were not asked", count("/notAsked")));
+    }
 }
 
 fn check(page: &mut Page, name: &str, check: &Value, names: &Names) {

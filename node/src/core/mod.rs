@@ -12,6 +12,7 @@ mod car_read;
 mod change;
 mod controls;
 mod create;
+mod cut;
 #[cfg(test)]
 pub(crate) mod damaged;
 mod errors;
@@ -62,6 +63,7 @@ pub(crate) use base::{Standing, need_session, standing};
 pub(crate) use controls::held_controls;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
+pub use cut::Cut;
 pub use evaluate::{Arrived, Evaluated, Taken, Takeover};
 pub use evidence::{EvidenceTaken, Fate, Source};
 pub use files::{Incoming, LEASE_MS, Outgoing, StoredBlob};
@@ -95,6 +97,7 @@ struct Inner {
     turns: turns::Turns,
     warm: warm::Warm,
     void: evidence::Void,
+    cuts: cut::Cuts,
     network: OnceLock<crate::sync::Network>,
     moves: OnceLock<Arc<crate::moves::Moves>>,
     serving: std::sync::atomic::AtomicBool,
@@ -139,6 +142,7 @@ impl Node {
                 turns: turns::Turns::default(),
                 warm: warm::Warm::default(),
                 void: evidence::Void::default(),
+                cuts: cut::Cuts::default(),
                 network: OnceLock::new(),
                 moves: OnceLock::new(),
                 serving: std::sync::atomic::AtomicBool::new(false),

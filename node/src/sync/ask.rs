@@ -8,7 +8,6 @@ use futures::future::BoxFuture;
 use libp2p::PeerId;
 use throughline_protocol::block::Block;
 use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::control::Control;
 use throughline_protocol::fork::Controls;
 use throughline_protocol::id::{Cid, Codec, HashKind, Principal};
 use throughline_protocol::limits;
@@ -241,13 +240,4 @@ fn live_grants(controls: &Controls, owner: Principal, delegate: Principal) -> Ve
     own.map(|(hash, _)| Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash))
         .filter(|cid| controls.revoked_by(cid, owner).is_none())
         .collect()
-}
-
-/// Whether a blob is an owner's capability or tombstone, or a Ref in its name.
-pub(super) fn is_of_owner(control: &Control, owner: Principal) -> bool {
-    match control {
-        Control::Capability(capability) => capability.signer == owner && capability.audience.is_none(),
-        Control::Tombstone(tombstone) => tombstone.signer == owner,
-        Control::Ref(value) => value.owner() == owner,
-    }
 }

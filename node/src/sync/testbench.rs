@@ -10,6 +10,7 @@ use throughline_protocol::block::Signed;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::Class;
 use throughline_protocol::id::{Principal, SessionId};
+use throughline_protocol::sign::SigningKey;
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::ticket::{PeerTicket, Ticket};
 use throughline_protocol::verify::Prechecked;
@@ -70,6 +71,16 @@ impl TestNode {
     }
 
     pub(super) async fn with_owner(listen: &str, owner: Option<Principal>) -> Self {
+        TestNode::with(listen, owner, quiet(), |_| {}).await
+    }
+
+    /// A node at this pace, with its bounds changed.
+    pub(super) async fn with(
+        listen: &str,
+        owner: Option<Principal>,
+        limits: SyncLimits,
+        change: impl FnOnce(&mut NetConfig),
+    ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let dirs = Dirs::locate(Some(home.path()), &Environment::pick(|_| None)).unwrap();
         dirs.create().unwrap();
@@ -81,8 +92,8 @@ impl TestNode {
         }
         let config = Config::load(&dirs, &overrides).unwrap();
         let node = Node::open(dirs, config, "test").unwrap();
-        let limits = SyncLimits { compare_every: Duration::from_secs(3_600), ..SyncLimits::default() };
-        let config = NetConfig::loopback(seed, vec![listen.parse().unwrap()]);
+        let mut config = NetConfig::loopback(seed, vec![listen.parse().unwrap()]);
+        change(&mut config);
         let network = Network::start_with(&node, config, limits).await.unwrap();
         node.attach_network(network.clone());
         TestNode { node, network, _home: home }
@@ -186,6 +197,11 @@ impl TestNode {
     }
 }
 
+/// The pace of a node that compares when it connects and when it is told to only.
+pub(super) fn quiet() -> SyncLimits {
+    SyncLimits { compare_every: Duration::from_secs(3_600), ..SyncLimits::default() }
+}
+
 pub(super) fn owner() -> Principal {
     testing::key("account").principal()
 }
@@ -197,7 +213,7 @@ pub(super) fn request(session: SessionId, from: &[String], mode: Use) -> FetchRe
         payloads: Wanted::Referenced,
         idle: Some(SOON),
         mode,
-        peers_min: 1,
+        peers_min: 0,
     }
 }
 
@@ -252,8 +268,24 @@ impl Liar {
 
     /// As [`Liar::start`]; a range is answered once all who wait at the barrier were asked.
     pub(super) async fn start_after(builder: &SessionBuilder, lie: Lie, met: Option<Arc<Barrier>>) -> Self {
-        let mut seed = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *seed).unwrap();
+        Liar::start_with(random_seed(), builder, lie, met).await
+    }
+
+    /// As [`Liar::start`], under a key that comes before another one: whoever wants such a key tries until it has one.
+    pub(super) async fn start_below(builder: &SessionBuilder, lie: Lie, other: Principal) -> Self {
+        let mut seed = random_seed();
+        while SigningKey::from_seed(&seed).principal() >= other {
+            seed = random_seed();
+        }
+        Liar::start_with(seed, builder, lie, None).await
+    }
+
+    async fn start_with(
+        seed: Zeroizing<[u8; 32]>,
+        builder: &SessionBuilder,
+        lie: Lie,
+        met: Option<Arc<Barrier>>,
+    ) -> Self {
         let (net, mut events) = net::spawn(NetConfig::loopback(seed, vec![TCP.parse().unwrap()])).unwrap();
         while !matches!(events.recv().await, Some(NetEvent::Listening(_))) {}
         let builder = Arc::new(builder.clone());
@@ -272,6 +304,12 @@ impl Liar {
         let peer = self.net.peer_principal();
         Ticket::Peer(PeerTicket { principal: peer, peer, addresses }).to_string()
     }
+}
+
+fn random_seed() -> Zeroizing<[u8; 32]> {
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *seed).unwrap();
+    seed
 }
 
 async fn lie_to(mut stream: FrameStream, builder: Arc<SessionBuilder>, lie: Lie, met: Option<Arc<Barrier>>) {

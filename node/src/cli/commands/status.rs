@@ -81,6 +81,9 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value, names: &Names) -> Page
             format!("{}   fix: {}", view::text(item, "/message"), view::text(item, "/fix")),
         );
     }
+    for cut in view::items(status, "/cut") {
+        page.mark(Mark::Note, cut_line(cut, names));
+    }
     let totals = view::at(status, "/totals");
     let (forked, cut) = (view::number(totals, "/forked"), view::number(totals, "/cutTail"));
     if forked + cut > 0 && args.session.is_none() {
@@ -108,6 +111,22 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value, names: &Names) -> Page
         details(ctx, &mut page, only, names);
     }
     page
+}
+
+/// What was left out of a list, and when.
+fn cut_line(cut: &Value, names: &Names) -> String {
+    let left_out = view::number(cut, "/leftOut");
+    let named: Vec<String> =
+        view::items(cut, "/names").iter().filter_map(Value::as_str).map(|name| names.who(name)).collect();
+    let more = left_out.saturating_sub(named.len() as u64);
+    let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "cut {} ({} since the start): {}: {}{others}",
+        format::ago(view::number(cut, "/lastAgeMs")),
+        format::count(view::number(cut, "/times"), "time", "times"),
+        view::text(cut, "/message"),
+        named.join(", "),
+    )
 }
 
 /// Who holds a session, in a word.

@@ -12,7 +12,6 @@ use throughline_protocol::skip::SkipPath;
 use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report};
 
 use crate::api::error::{Answer, Problem};
-use crate::sync::ask::is_of_owner;
 
 /// Files that one audit asks for.
 const FILES_MAX: usize = 65_536;
@@ -81,7 +80,7 @@ impl Auditing {
     fn give_controls(&mut self) -> Answer<()> {
         let Some(owner) = self.owner else { return Ok(()) };
         for control in std::mem::take(&mut self.waiting) {
-            if is_of_owner(control.value(), owner) {
+            if control.value().is_of(owner) {
                 let taken = self.auditor.checked_control(&control);
                 taken.map_err(|error| self.not_linear(error))?;
             }
