@@ -21,8 +21,6 @@ pub enum Cut {
     Topics,
     /// Sessions of which a range was refused, because the control blobs that it needs are more than an answer holds.
     RangeControls,
-    /// Blocks of files that an audit did not look at.
-    AuditedFiles,
 }
 
 impl Cut {
@@ -31,7 +29,6 @@ impl Cut {
             Cut::Providers => "providers",
             Cut::Topics => "topics",
             Cut::RangeControls => "range-controls",
-            Cut::AuditedFiles => "audited-files",
         }
     }
 
@@ -46,7 +43,6 @@ impl Cut {
             Cut::RangeControls => {
                 "sessions were refused to a peer: their owner has more grants than one answer holds"
             }
-            Cut::AuditedFiles => "files of a session were not looked at by an audit",
         }
     }
 }

@@ -224,7 +224,7 @@ impl Shared {
     }
 }
 
-/// Live grants of this node's own key by an owner, as bytes.
+/// Live grants of this node's own key by an owner, as bytes. A request carries a few: those come first that reach furthest.
 fn own_grants(reader: &Reader, owner: Principal, node: &Node) -> Answer<Vec<Arc<[u8]>>> {
     let controls = controls_of(reader, owner, None)?;
     let mut bytes = Vec::new();
@@ -235,9 +235,39 @@ fn own_grants(reader: &Reader, owner: Principal, node: &Node) -> Answer<Vec<Arc<
 }
 
 fn live_grants(controls: &Controls, owner: Principal, delegate: Principal) -> Vec<Cid> {
-    let own =
-        controls.capabilities().filter(|(_, grant)| grant.signer == owner && grant.delegate == delegate);
-    own.map(|(hash, _)| Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash))
-        .filter(|cid| controls.revoked_by(cid, owner).is_none())
-        .collect()
+    let own = controls.capabilities().filter_map(|(hash, capability)| {
+        let grant =
+            capability.grant().ok().filter(|grant| grant.owner == owner && grant.delegate == delegate)?;
+        let cid = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash);
+        controls.revoked_by(&cid, owner).is_none().then_some(((grant.scope.is_some(), grant.role), cid))
+    });
+    let mut own: Vec<_> = own.collect();
+    own.sort_by_key(|(reach, _)| *reach);
+    own.into_iter().map(|(_, cid)| cid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use throughline_protocol::control::Role;
+    use throughline_protocol::testing;
+
+    use super::*;
+
+    #[test]
+    fn the_grants_that_reach_furthest_are_sent_first() {
+        let (account, delegate) = (testing::key("account"), testing::key("server").principal());
+        let narrow = |nth: u32| {
+            let path = format!("/agent-{nth}");
+            testing::capability(&account, delegate, Role::Writer, Some(&path))
+        };
+        let wide =
+            [Role::Agent, Role::Writer].map(|role| testing::capability(&account, delegate, role, None));
+        let mut controls = Controls::new();
+        for grant in (0..40).map(narrow).chain(wide.clone()) {
+            controls.insert(&grant);
+        }
+        let sent = live_grants(&controls, account.principal(), delegate);
+        assert_eq!(sent[..2], wide.map(|grant| grant.cid().cid()));
+        assert_eq!(sent.len(), 42);
+    }
 }

@@ -27,6 +27,8 @@ pub(super) struct Auditing {
     told: BTreeMap<EntryCid, Met>,
     /// Files that went by, when they are wanted.
     pub(super) files: BTreeSet<Cid>,
+    /// How many more are not asked for: they count as missing.
+    pub(super) unlooked: u64,
     keep_files: KeepFiles,
     /// Set when the entries are no single chain and too many went by to judge them together.
     not_linear: Arc<AtomicBool>,
@@ -61,6 +63,7 @@ impl Auditing {
             path: None,
             told: told.into_iter().map(|cid| (cid, Met::NotYet)).collect(),
             files: BTreeSet::new(),
+            unlooked: 0,
             keep_files: files,
             not_linear,
         }
@@ -116,8 +119,13 @@ impl Auditing {
             Some(_) => {}
         }
         if self.keep_files == KeepFiles::Yes {
-            let room = FILES_MAX.saturating_sub(self.files.len());
-            self.files.extend(checked.files().iter().copied().take(room));
+            for file in checked.files() {
+                if self.files.len() < FILES_MAX || self.files.contains(file) {
+                    self.files.insert(*file);
+                } else {
+                    self.unlooked += 1;
+                }
+            }
         }
     }
 

@@ -143,6 +143,7 @@ impl<'a> Run<'a> {
         for reject in refused {
             auditing.refused(None, reject);
         }
+        let missing = missing + auditing.unlooked;
         let report = blocking(move || Ok(auditing.report())).await?;
         Ok((report, missing))
     }
