@@ -70,6 +70,7 @@ pub const CONTROL_TOTAL_BYTES_MAX: usize = 8_388_608;
 pub const CONTROL_SPARE_BLOBS_MAX: usize = 256;
 /// The same in bytes.
 pub const CONTROL_SPARE_BYTES_MAX: usize = 1_048_576;
+
 /// Entries of one append request.
 pub const APPEND_ENTRIES_MAX: usize = 256;
 

@@ -1,4 +1,4 @@
-//! Whom to ask when more are known than can be asked. `docs/PROTOCOL.md` R-ST-10.
+//! Whom to ask when more are known than can be asked. `docs/PROTOCOL.md` R-VE-4.
 //!
 //! Keys cost nothing, so neither how many there are nor how low they are may decide. Who was named comes first, then who proved to be a
 //! party of the owner, then strangers; within each, those that need no dialling. Among equals one of each principal and of each
