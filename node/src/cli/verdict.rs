@@ -189,6 +189,29 @@ mod tests {
     }
 
     #[test]
+    fn known_peers_and_strangers_are_never_one_number() {
+        let claim = |alias: Option<&str>, seq: u64| json!({"peer": "k", "alias": alias, "stranger": alias.is_none(), "epoch": 0, "head": {"cid": "c", "seq": seq}});
+        let mut report = forked();
+        report["freshness"] = json!({
+            "source": "peers", "headSeenAgeMs": 0, "peersAsked": 3, "peersAnswered": 2, "peersAgree": 1,
+            "silent": [{"peer": "k", "alias": "laptop", "stranger": false}],
+            "strangers": {"asked": 16, "answered": 16, "agree": 14},
+            "unshown": [claim(Some("nuc"), 40), claim(None, 90), claim(None, 99)], "notAsked": 5,
+        });
+        let text = page(&report, &Names::default()).render(Styles::plain());
+        for line in [
+            "head seen just now; 1 of 3 known peers agree",
+            "  laptop did not answer",
+            "  16 keys of strangers were asked too: 14 told this head; keys cost nothing, so this says nothing",
+            "! nuc told of seq 40 and did not show it",
+            "~ 2 keys of strangers told of heads up to seq 99 and did not show them",
+            "  5 more are known and were not asked",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
+        }
+    }
+
+    #[test]
     fn the_report_names_the_verdict_and_both_branches() {
         let text = page(&forked(), &Names::default()).render(Styles::plain());
         for line in [

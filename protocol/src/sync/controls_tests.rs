@@ -127,10 +127,10 @@ impl Built {
 }
 
 fn agent_of(session: &SessionBuilder) -> AgentIri {
-    match &session.entries()[0].entry.value().body {
-        Body::Genesis(genesis) => genesis.agent.clone(),
-        _ => unreachable!("a session begins with its genesis"),
-    }
+    let Body::Genesis(genesis) = &session.entries()[0].entry.value().body else {
+        panic!("a session begins with its genesis")
+    };
+    genesis.agent.clone()
 }
 
 proptest! {

@@ -224,6 +224,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_cut_is_said_with_who_and_when() {
+        let cut = json!({
+            "what": "providers", "message": "peers were not asked", "times": 2, "leftOut": 10,
+            "names": ["nuc", "laptop"], "lastAgeMs": 5_000,
+        });
+        let shown = cut_line(&cut, &Names::default());
+        assert!(
+            shown.ends_with("(2 times since the start): peers were not asked: nuc, laptop and 8 more"),
+            "{shown}"
+        );
+    }
+
+    #[test]
     fn who_has_which_head_stands_below_the_session() {
         let session = json!({
             "session": "S", "head": {"seq": 7}, "holder": {"self": true}, "verdict": "valid", "title": "Fix it",
