@@ -358,6 +358,16 @@ pub enum Control {
 }
 
 impl Control {
+    /// Whether it is an owner's capability or tombstone, or a Ref in its name. A peer proof is nobody's.
+    #[must_use]
+    pub fn is_of(&self, owner: Principal) -> bool {
+        match self {
+            Control::Capability(capability) => capability.signer == owner && capability.audience.is_none(),
+            Control::Tombstone(tombstone) => tombstone.signer == owner,
+            Control::Ref(value) => value.owner() == owner,
+        }
+    }
+
     /// The canonical bytes with this signature.
     #[must_use]
     pub fn to_bytes(&self, signature: &[u8; SIGNATURE_BYTES]) -> Vec<u8> {

@@ -59,10 +59,18 @@ pub const HEADS_SESSIONS_MAX: usize = 1_024;
 pub const BLOBS_MAX: usize = 64;
 /// Hashes in one `control` request.
 pub const CONTROL_HAVE_MAX: usize = 4_096;
-/// Blobs in the control frames of one range answer.
-pub const CONTROL_BLOBS_MAX: usize = 256;
+/// Blobs in one control frame.
+pub const CONTROL_FRAME_MAX: usize = 256;
+/// Blobs in all control frames of one range answer: every capability that a node keeps of an owner and a tombstone of each, so that an
+/// owner of many revocations is still judged.
+pub const CONTROL_BLOBS_MAX: usize = 16_384;
 /// Bytes of all control blobs of one range answer.
-pub const CONTROL_TOTAL_BYTES_MAX: usize = 1_048_576;
+pub const CONTROL_TOTAL_BYTES_MAX: usize = 8_388_608;
+/// Blobs up to which a range answer also brings some that no verdict on its session needs.
+pub const CONTROL_SPARE_BLOBS_MAX: usize = 256;
+/// The same in bytes.
+pub const CONTROL_SPARE_BYTES_MAX: usize = 1_048_576;
+
 /// Entries of one append request.
 pub const APPEND_ENTRIES_MAX: usize = 256;
 

@@ -1,9 +1,11 @@
 //! The borders of the code, checked by machine: what must not stand in a source file; in [`dependencies`] which crate may
-//! depend on what and which versions are too old; in [`sections`] that every section that is named exists; in [`threats`]
+//! depend on what and which versions are too old; in [`limits`] that every bound is documented; in [`sections`]
+//! that every section that is named exists; in [`threats`]
 //! that every defence has a test. An exception is listed
 //! with its reason, and the lists only shrink.
 
 mod dependencies;
+mod limits;
 mod sections;
 mod threats;
 

@@ -88,15 +88,45 @@ pub(crate) fn page(answer: &Value, names: &Names) -> Page {
         page.mark(Mark::Failed, format!("{code}{at}: {detail}"));
         page.plain(format!("  why: throughline explain {code}"));
     }
-    let age = view::at(answer, "/freshness/headSeenAgeMs");
-    if let Some(ms) = age.as_u64() {
-        let (agree, asked) =
-            (view::number(answer, "/freshness/peersAgree"), view::number(answer, "/freshness/peersAsked"));
-        page.plain(format!("head seen {}; {agree} of {asked} peers agree", format::ago(ms)));
-    }
+    freshness(&mut page, view::at(answer, "/freshness"), names);
     page.plain("This says who signed what and in which order. It does not say that nothing came later.");
     page.plain(format!("session {}", view::text(answer, "/session")));
     page
+}
+
+/// Who was asked about the head. Known peers are named; strangers are a number of keys, and never counted with them.
+fn freshness(page: &mut Page, freshness: &Value, names: &Names) {
+    let Some(ms) = view::at(freshness, "/headSeenAgeMs").as_u64() else { return };
+    let count = |what: &str| view::number(freshness, what);
+    let (agree, asked) = (count("/peersAgree"), count("/peersAsked"));
+    page.plain(format!("head seen {}; {agree} of {asked} known peers agree", format::ago(ms)));
+    for silent in view::items(freshness, "/silent") {
+        page.plain(format!("  {} did not answer", names.peer(silent)));
+    }
+    let strangers = count("/strangers/asked");
+    if strangers > 0 {
+        let keys = format::count(strangers, "key of strangers was", "keys of strangers were");
+        let agree = count("/strangers/agree");
+        page.plain(format!(
+            "  {keys} asked too: {agree} told this head; keys cost nothing, so this says nothing"
+        ));
+    }
+    let (strange, known): (Vec<&Value>, Vec<&Value>) =
+        view::items(freshness, "/unshown").iter().partition(|claim| view::flag(claim, "/stranger"));
+    for claim in known {
+        let at = view::number(claim, "/head/seq");
+        page.mark(Mark::Warning, format!("{} told of seq {at} and did not show it", names.peer(claim)));
+    }
+    if let Some(highest) = strange.iter().map(|claim| view::number(claim, "/head/seq")).max() {
+        let keys = format::count(strange.len() as u64, "key", "keys");
+        page.mark(
+            Mark::Note,
+            format!("{keys} of strangers told of heads up to seq {highest} and did not show them"),
+        );
+    }
+    if count("/notAsked") > 0 {
+        page.plain(format!("  {} more are known and were not asked", count("/notAsked")));
+    }
 }
 
 fn check(page: &mut Page, name: &str, check: &Value, names: &Names) {
@@ -212,6 +242,29 @@ mod tests {
             "firstProblem": {"code": "EV_EQUIVOCATION", "seq": 31, "detail": "two entries follow"},
             "payloads": {"linked": 9},
         })
+    }
+
+    #[test]
+    fn known_peers_and_strangers_are_never_one_number() {
+        let claim = |alias: Option<&str>, seq: u64| json!({"peer": "k", "alias": alias, "stranger": alias.is_none(), "epoch": 0, "head": {"cid": "c", "seq": seq}});
+        let mut report = forked();
+        report["freshness"] = json!({
+            "source": "peers", "headSeenAgeMs": 0, "peersAsked": 3, "peersAnswered": 2, "peersAgree": 1,
+            "silent": [{"peer": "k", "alias": "laptop", "stranger": false}],
+            "strangers": {"asked": 16, "answered": 16, "agree": 14},
+            "unshown": [claim(Some("nuc"), 40), claim(None, 90), claim(None, 99)], "notAsked": 5,
+        });
+        let text = page(&report, &Names::default()).render(Styles::plain());
+        for line in [
+            "head seen just now; 1 of 3 known peers agree",
+            "  laptop did not answer",
+            "  16 keys of strangers were asked too: 14 told this head; keys cost nothing, so this says nothing",
+            "! nuc told of seq 40 and did not show it",
+            "~ 2 keys of strangers told of heads up to seq 99 and did not show them",
+            "  5 more are known and were not asked",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
+        }
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl Node {
         Ok(json!({
             "v": 1, "kind": "fork", "session": session.to_string(), "verdict": row.summary.verdict,
             "at": parting.as_ref().map(|parting| shape::mark(&parting.at)),
+            "branchesLeftOut": parting.as_ref().map_or(0, |parting| parting.tips.len()) - branches.len(),
             "branches": branches,
             "evidence": evidence_of(self, &reader, session)?,
             "fix": disputed.then(|| format!("throughline fork {} --keep BRANCH --to PEER", session.short())),

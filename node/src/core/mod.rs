@@ -13,6 +13,7 @@ mod car_read;
 mod change;
 mod controls;
 mod create;
+mod cut;
 #[cfg(test)]
 pub(crate) mod damaged;
 mod devices;
@@ -66,6 +67,7 @@ pub use bring_back::BringBack;
 pub(crate) use controls::held_controls;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
+pub use cut::Cut;
 pub(crate) use devices::Devices;
 pub use evaluate::{Arrived, Evaluated, Taken, Takeover};
 pub use evidence::{EvidenceTaken, Fate, Source};
@@ -102,6 +104,7 @@ struct Inner {
     turns: turns::Turns,
     warm: warm::Warm,
     void: evidence::Void,
+    cuts: cut::Cuts,
     network: OnceLock<crate::sync::Network>,
     moves: OnceLock<Arc<crate::moves::Moves>>,
     serving: std::sync::atomic::AtomicBool,
@@ -146,6 +149,7 @@ impl Node {
                 turns: turns::Turns::default(),
                 warm: warm::Warm::default(),
                 void: evidence::Void::default(),
+                cuts: cut::Cuts::default(),
                 network: OnceLock::new(),
                 moves: OnceLock::new(),
                 serving: std::sync::atomic::AtomicBool::new(false),

@@ -211,7 +211,7 @@ fn full(key: Principal, addrs: Vec<Multiaddr>) -> Vec<String> {
 
 /// Everything of a session, with files.
 fn request(session: SessionId, from: Vec<String>) -> FetchRequest {
-    FetchRequest { session, from, payloads: Wanted::All, idle: Some(IDLE), mode: Use::Adopt, peers_min: 1 }
+    FetchRequest { session, from, payloads: Wanted::All, idle: Some(IDLE), mode: Use::Adopt, peers_min: 0 }
 }
 
 /// Providers as a fetch names them: peers by principal, the addresses of an offer as one ticket for each peer. An address

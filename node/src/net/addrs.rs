@@ -84,6 +84,16 @@ pub(super) fn ip_of(addr: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
+/// The part of the network that an address is in, as far as that says who is behind it: an IPv4 /24, an IPv6 /48. None for
+/// addresses of this machine.
+pub(crate) fn network_of(addr: &Multiaddr) -> Option<Vec<u8>> {
+    match ip_of(addr)? {
+        ip if ip.is_loopback() => None,
+        IpAddr::V4(ip) => Some(ip.octets()[..3].to_vec()),
+        IpAddr::V6(ip) => Some(ip.octets()[..6].to_vec()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,7 @@ use event_loop::EventLoop;
 use events::{Counters, EventSink};
 
 pub use addrs::Transport;
+pub(crate) use addrs::network_of;
 pub use charges::Charges;
 pub use config::{NetConfig, NetLimits, Reach};
 pub use error::NetError;

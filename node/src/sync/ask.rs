@@ -9,7 +9,6 @@ use libp2p::PeerId;
 use throughline_protocol::block::Block;
 use throughline_protocol::clock::Apart;
 use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::control::Control;
 use throughline_protocol::fork::Controls;
 use throughline_protocol::id::{Cid, Codec, HashKind, Principal};
 use throughline_protocol::limits;
@@ -255,7 +254,7 @@ impl Shared {
     }
 }
 
-/// Live grants of this node's own key by an owner, as bytes.
+/// Live grants of this node's own key by an owner, as bytes. A request carries a few: those come first that reach furthest.
 fn own_grants(reader: &Reader, owner: Principal, node: &Node) -> Answer<Vec<Arc<[u8]>>> {
     let controls = controls_of(reader, owner, None)?;
     let mut bytes = Vec::new();
@@ -266,18 +265,39 @@ fn own_grants(reader: &Reader, owner: Principal, node: &Node) -> Answer<Vec<Arc<
 }
 
 fn live_grants(controls: &Controls, owner: Principal, delegate: Principal) -> Vec<Cid> {
-    let own =
-        controls.capabilities().filter(|(_, grant)| grant.signer == owner && grant.delegate == delegate);
-    own.map(|(hash, _)| Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash))
-        .filter(|cid| controls.revoked_by(cid, owner).is_none())
-        .collect()
+    let own = controls.capabilities().filter_map(|(hash, capability)| {
+        let grant =
+            capability.grant().ok().filter(|grant| grant.owner == owner && grant.delegate == delegate)?;
+        let cid = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash);
+        controls.revoked_by(&cid, owner).is_none().then_some(((grant.scope.is_some(), grant.role), cid))
+    });
+    let mut own: Vec<_> = own.collect();
+    own.sort_by_key(|(reach, _)| *reach);
+    own.into_iter().map(|(_, cid)| cid).collect()
 }
 
-/// Whether a blob is an owner's capability or tombstone, or a Ref in its name.
-pub(super) fn is_of_owner(control: &Control, owner: Principal) -> bool {
-    match control {
-        Control::Capability(capability) => capability.signer == owner && capability.audience.is_none(),
-        Control::Tombstone(tombstone) => tombstone.signer == owner,
-        Control::Ref(value) => value.owner() == owner,
+#[cfg(test)]
+mod tests {
+    use throughline_protocol::control::Role;
+    use throughline_protocol::testing;
+
+    use super::*;
+
+    #[test]
+    fn the_grants_that_reach_furthest_are_sent_first() {
+        let (account, delegate) = (testing::key("account"), testing::key("server").principal());
+        let narrow = |nth: u32| {
+            let path = format!("/agent-{nth}");
+            testing::capability(&account, delegate, Role::Writer, Some(&path))
+        };
+        let wide =
+            [Role::Agent, Role::Writer].map(|role| testing::capability(&account, delegate, role, None));
+        let mut controls = Controls::new();
+        for grant in (0..40).map(narrow).chain(wide.clone()) {
+            controls.insert(&grant);
+        }
+        let sent = live_grants(&controls, account.principal(), delegate);
+        assert_eq!(sent[..2], wide.map(|grant| grant.cid().cid()));
+        assert_eq!(sent.len(), 42);
     }
 }

@@ -32,6 +32,8 @@ mod testbench;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_bounds;
+#[cfg(test)]
 mod tests_evidence;
 #[cfg(test)]
 mod tests_follow;
@@ -60,7 +62,8 @@ use shared::Shared;
 pub use contacts::Relation;
 pub use fault::PeerFault;
 pub use fetch::{
-    BlobsCame, FetchRequest, Fetched, Freshness, FromPeer, Tallied, Tally, Transfer, Use, Wanted,
+    BlobsCame, Claim, Count, FetchRequest, Fetched, Freshness, FromPeer, Tallied, Tally, Transfer, Use,
+    Wanted, Who,
 };
 pub use follow::Told;
 pub use policy::{Asker, Party, Reach, Tie};
@@ -148,7 +151,7 @@ impl Network {
     ///
     /// # Errors
     /// `E_NOT_FOUND_YET` when nobody who was asked offers it, in the same words whether it is absent or not for this node;
-    /// `E_UNREACHABLE` when no named peer answers, or fewer than `peers_min`; `E_PEER_UNKNOWN`; `E_QUOTA`; else what was wrong with
+    /// `E_UNREACHABLE` when no named peer answers, or fewer than `peers_min` of those that are no strangers; `E_PEER_UNKNOWN`; `E_QUOTA`; else what was wrong with
     /// what a peer sent, with the peer, when no other gave it right.
     pub async fn fetch(&self, request: FetchRequest) -> Answer<Fetched> {
         self.fetch_counted(request, Tally::new()).await
@@ -288,7 +291,7 @@ impl Shared {
     /// The connection to whoever a name stands for; dials when there is none.
     fn connect<'a>(&'a self, who: &'a str) -> BoxFuture<'a, Answer<PeerId>> {
         Box::pin(async move {
-            let providers = self.providers(&[who.to_owned()]).await?;
+            let providers = self.providers(&[who.to_owned()]).await?.asked;
             let mut last = None;
             for provider in providers {
                 match self.reach(&provider, DIAL).await {

@@ -11,7 +11,7 @@
 //! session that is not for the asker answers exactly as one that is not here. It must never believe who an asker says it
 //! is: only a peer proof names a principal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use libp2p::PeerId;
@@ -142,22 +142,23 @@ pub(super) fn reach(party: Party, class: Class, tie: Tie, published: Option<Mark
 
 /// Servers to which a handoff is under way: the only others who see a confidential session.
 #[derive(Default)]
-pub(super) struct Targets(Mutex<BTreeSet<(SessionId, Principal)>>);
+pub(super) struct Targets(Mutex<VecDeque<(SessionId, Principal)>>);
 
-/// Handoffs that are under way at a time.
+/// Handoffs that are under way at a time; the one that began longest ago is forgotten first.
 const TARGETS_MAX: usize = 1_024;
 
 impl Targets {
     pub(super) fn open(&self, session: SessionId, target: Principal) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|open| *open != (session, target));
         if held.len() >= TARGETS_MAX {
-            held.pop_first();
+            held.pop_front();
         }
-        held.insert((session, target));
+        held.push_back((session, target));
     }
 
     pub(super) fn close(&self, session: SessionId, target: Principal) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(session, target));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != (session, target));
     }
 
     fn holds(&self, session: SessionId, target: Principal) -> bool {

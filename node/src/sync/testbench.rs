@@ -10,6 +10,7 @@ use throughline_protocol::block::Signed;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::Class;
 use throughline_protocol::id::{Principal, SessionId, UnixMillis};
+use throughline_protocol::sign::SigningKey;
 use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::ticket::{PeerTicket, Ticket};
 use throughline_protocol::verify::Prechecked;
@@ -70,7 +71,7 @@ impl TestNode {
     }
 
     pub(super) async fn with_owner(listen: &str, owner: Option<Principal>) -> Self {
-        TestNode::with_clock(listen, owner, now).await
+        TestNode::with(listen, owner, quiet(), |_| {}).await
     }
 
     /// A node whose clock shows something else, as far as proofs go.
@@ -78,6 +79,16 @@ impl TestNode {
         listen: &str,
         owner: Option<Principal>,
         clock: fn() -> UnixMillis,
+    ) -> Self {
+        TestNode::with(listen, owner, SyncLimits { clock, ..quiet() }, |_| {}).await
+    }
+
+    /// A node at this pace, with its bounds changed.
+    pub(super) async fn with(
+        listen: &str,
+        owner: Option<Principal>,
+        limits: SyncLimits,
+        change: impl FnOnce(&mut NetConfig),
     ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let dirs = Dirs::locate(Some(home.path()), &Environment::pick(|_| None)).unwrap();
@@ -90,8 +101,8 @@ impl TestNode {
         }
         let config = Config::load(&dirs, &overrides).unwrap();
         let node = Node::open(dirs, config, "test").unwrap();
-        let limits = SyncLimits { compare_every: Duration::from_secs(3_600), clock, ..SyncLimits::default() };
-        let config = NetConfig::loopback(seed, vec![listen.parse().unwrap()]);
+        let mut config = NetConfig::loopback(seed, vec![listen.parse().unwrap()]);
+        change(&mut config);
         let network = Network::start_with(&node, config, limits).await.unwrap();
         node.attach_network(network.clone());
         TestNode { node, network, _home: home }
@@ -195,6 +206,11 @@ impl TestNode {
     }
 }
 
+/// The pace of a node that compares when it connects and when it is told to only.
+pub(super) fn quiet() -> SyncLimits {
+    SyncLimits { compare_every: Duration::from_secs(3_600), ..SyncLimits::default() }
+}
+
 pub(super) fn owner() -> Principal {
     testing::key("account").principal()
 }
@@ -206,7 +222,7 @@ pub(super) fn request(session: SessionId, from: &[String], mode: Use) -> FetchRe
         payloads: Wanted::Referenced,
         idle: Some(SOON),
         mode,
-        peers_min: 1,
+        peers_min: 0,
     }
 }
 
@@ -261,8 +277,24 @@ impl Liar {
 
     /// As [`Liar::start`]; a range is answered once all who wait at the barrier were asked.
     pub(super) async fn start_after(builder: &SessionBuilder, lie: Lie, met: Option<Arc<Barrier>>) -> Self {
-        let mut seed = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *seed).unwrap();
+        Liar::start_with(random_seed(), builder, lie, met).await
+    }
+
+    /// As [`Liar::start`], under a key that comes before another one: whoever wants such a key tries until it has one.
+    pub(super) async fn start_below(builder: &SessionBuilder, lie: Lie, other: Principal) -> Self {
+        let mut seed = random_seed();
+        while SigningKey::from_seed(&seed).principal() >= other {
+            seed = random_seed();
+        }
+        Liar::start_with(seed, builder, lie, None).await
+    }
+
+    async fn start_with(
+        seed: Zeroizing<[u8; 32]>,
+        builder: &SessionBuilder,
+        lie: Lie,
+        met: Option<Arc<Barrier>>,
+    ) -> Self {
         let (net, mut events) = net::spawn(NetConfig::loopback(seed, vec![TCP.parse().unwrap()])).unwrap();
         while !matches!(events.recv().await, Some(NetEvent::Listening(_))) {}
         let builder = Arc::new(builder.clone());
@@ -281,6 +313,12 @@ impl Liar {
         let peer = self.net.peer_principal();
         Ticket::Peer(PeerTicket { principal: peer, peer, addresses }).to_string()
     }
+}
+
+fn random_seed() -> Zeroizing<[u8; 32]> {
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *seed).unwrap();
+    seed
 }
 
 async fn lie_to(mut stream: FrameStream, builder: Arc<SessionBuilder>, lie: Lie, met: Option<Arc<Barrier>>) {

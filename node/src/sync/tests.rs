@@ -32,7 +32,7 @@ async fn fetch_over(listen: &str, road: &str) {
     assert_eq!(transfer.from.len(), 1);
     assert_eq!((transfer.from[0].road, transfer.from[0].entries), (road, 71));
     assert_eq!((transfer.round_trips, transfer.resumed_from), (2, None));
-    assert_eq!((fetched.freshness.peers_asked, fetched.freshness.peers_agree), (1, 1));
+    assert_eq!(fetched.freshness.peers, Count { asked: 1, answered: 1, agree: 1 });
     assert!(!inventory(&b, builder.session()).is_lacking());
     let reader = b.node.reader().unwrap();
     for built in builder.entries() {
@@ -279,7 +279,7 @@ async fn an_audit_asks_everybody_finds_the_fork_and_keeps_nothing() {
         let mut asked = request(left.session(), &[a.ticket().await, b.ticket().await], Use::Audit);
         asked.peers_min = 2;
         let audited = auditor.network.fetch(asked).await.unwrap();
-        assert_eq!((audited.freshness.peers_asked, audited.freshness.peers_agree), (2, 1));
+        assert_eq!(audited.freshness.peers, Count { asked: 2, answered: 2, agree: 1 });
         let report = audited.report.unwrap();
         assert_eq!(report.verdict.word(), "forked");
         assert_eq!(report.fork.unwrap().at.seq.get(), 6);

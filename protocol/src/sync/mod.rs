@@ -8,11 +8,14 @@
 //! ```
 //!
 //! [`Engine`] decides with whom heads are compared, and which of those that are told are worth a transfer.
-//! [`RangeCheck`] decides frame by frame whether one range answer keeps to the protocol. Neither verifies a signature
+//! [`RangeCheck`] decides frame by frame whether one range answer keeps to the protocol, [`controls`] which control blobs an
+//! answer brings, [`choice`] who is asked where not all can be. None of them verifies a signature
 //! nor judges authority: what they pass on is ordered and linked by hash, and no more. Both are pure; time comes in as
 //! a value and work goes out as one.
 
+pub mod choice;
 mod claims;
+pub mod controls;
 pub mod engine;
 pub mod range;
 

@@ -19,8 +19,9 @@ use std::sync::Arc;
 
 use crate::block::{Decoded, sha256};
 use crate::code::{Code, Reject};
+use crate::control::Control;
 use crate::entry::Entry;
-use crate::id::{EntryCid, Seq, SessionId};
+use crate::id::{EntryCid, Principal, Seq, SessionId};
 use crate::limits;
 use crate::skip;
 
@@ -172,6 +173,8 @@ pub struct RangeCheck {
     /// CIDs that the path fixed, by seq, from above the base to `want`.
     checkpoints: BTreeMap<u64, EntryCid>,
     base: Option<Point>,
+    /// Whose session it is, as the entry that was asked for says.
+    owner: Option<Principal>,
     controls: BTreeSet<[u8; 32]>,
     control_bytes: usize,
     bytes: u64,
@@ -197,6 +200,7 @@ impl RangeCheck {
             hops: Vec::new(),
             checkpoints: BTreeMap::new(),
             base: None,
+            owner: None,
             controls: BTreeSet::new(),
             control_bytes: 0,
             bytes: 0,
@@ -246,7 +250,8 @@ impl RangeCheck {
         })
     }
 
-    /// Takes a `control` frame. The blobs are for the caller to verify; here they are only counted.
+    /// Takes a `control` frame. The blobs are for the caller to verify; here they are counted, and have to be the owner's: nobody
+    /// else can make a reader keep more than a few.
     ///
     /// # Errors
     /// As [`RangeCheck::path`].
@@ -344,7 +349,7 @@ impl RangeCheck {
         }
     }
 
-    fn want_hop(&self, bytes: &Arc<[u8]>) -> Result<Hop, Violation> {
+    fn want_hop(&mut self, bytes: &Arc<[u8]>) -> Result<Hop, Violation> {
         let want = self.request.want;
         if EntryCid::of(bytes) != want.cid {
             return Err(unsolicited("the path does not begin with the head that was asked for"));
@@ -359,6 +364,7 @@ impl RangeCheck {
             let detail = format!("the head was told to be at {}, it is at {}", want.seq, entry.value().seq());
             return Err(told(Reject::new(Code::Seq, detail)));
         }
+        self.owner = Some(entry.value().owner());
         Ok(hop_of(&entry, Link::Want))
     }
 
@@ -416,6 +422,10 @@ impl RangeCheck {
         }
         if self.controls.len() >= limits::CONTROL_BLOBS_MAX {
             return Err(unsolicited(format!("more than {} control blobs", limits::CONTROL_BLOBS_MAX)));
+        }
+        let blob = Decoded::<Control>::decode(Arc::clone(bytes)).map_err(by_sender)?;
+        if !self.owner.is_some_and(|owner| blob.value().is_of(owner)) {
+            return Err(unsolicited("a control blob of another owner"));
         }
         if self.controls.insert(sha256(bytes)) {
             Ok(())

@@ -3,8 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::build::sign;
+use crate::control::{Keep, Role, Tombstone};
+use crate::sign::SigningKey;
 use crate::skip::SkipPath;
-use crate::testing::SessionBuilder;
+use crate::testing::{self, SessionBuilder};
 
 /// A chain of `length` entries after the genesis, and another one that leaves it after `fork`.
 struct Chains {
@@ -289,17 +292,53 @@ fn payloads_come_only_when_asked() {
     unsolicited_by_sender(feed(&mut without, &chains.main, [4]));
 }
 
+/// What a tombstone that keeps as much as it may has at least.
+const TOMBSTONE_BYTES_MIN: usize = 6_000;
+
+fn tombstone(account: &SigningKey, number: usize) -> Arc<[u8]> {
+    let cid = |label: String| EntryCid::of(label.as_bytes());
+    let mut keep: Vec<Keep> = (0..limits::TOMBSTONE_KEEP_MAX)
+        .map(|at| Keep {
+            genesis: cid(format!("genesis {at}")),
+            head: cid(format!("head {at}")),
+            seq: Seq::ZERO,
+        })
+        .collect();
+    keep.sort_by_key(|keep| keep.genesis.cid().to_bytes());
+    let tombstone = Tombstone {
+        ts: testing::ts(0),
+        signer: account.principal(),
+        capability: cid(format!("capability {number}")).cid(),
+        keep,
+        reason: None,
+        ext: None,
+    };
+    let bytes = Arc::clone(sign(Control::Tombstone(tombstone), account).unwrap().bytes());
+    assert!(bytes.len() >= TOMBSTONE_BYTES_MIN);
+    bytes
+}
+
 #[test]
-fn control_blobs_are_bounded_unique_and_come_before_the_entries() {
+fn control_blobs_are_bounded_unique_the_owners_and_come_before_the_entries() {
     let chains = chains(5, 5);
-    let blob = |number: usize| -> Arc<[u8]> { Arc::from(number.to_be_bytes().as_slice()) };
+    let (account, other) = (testing::key("account"), testing::key("another owner"));
+    let grant = |number: usize, issuer| {
+        let delegate = testing::key(&format!("delegate {number}")).principal();
+        Arc::clone(testing::capability(issuer, delegate, Role::Reader, None).bytes())
+    };
+    let blob = |number: usize| grant(number, &account);
     let many: Vec<_> = (0..=limits::CONTROL_BLOBS_MAX).map(blob).collect();
-    unsolicited_by_sender(begun(&chains, 5, 3).control(&many));
+    let mut full = begun(&chains, 5, 3);
+    full.control(&many[1..]).unwrap();
+    unsolicited_by_sender(full.control(&many[..1]));
     unsolicited_by_sender(begun(&chains, 5, 3).control(&[blob(1), blob(1)]));
+    unsolicited_by_sender(begun(&chains, 5, 3).control(&[grant(1, &other)]));
     let big: Arc<[u8]> = Arc::from(vec![0_u8; limits::CONTROL_BYTES_MAX + 1]);
     refused(begun(&chains, 5, 3).control(&[big]), Code::TooBig, Charged::Sender);
-    let full: Vec<Arc<[u8]>> = (0..129_u8).map(|n| Arc::from(vec![n; limits::CONTROL_BYTES_MAX])).collect();
-    refused(begun(&chains, 5, 3).control(&full), Code::TooBig, Charged::Sender);
+    // Each of a size that is allowed, together too many bytes.
+    let count = limits::CONTROL_TOTAL_BYTES_MAX / TOMBSTONE_BYTES_MIN + 1;
+    let large: Vec<_> = (0..count).map(|number| tombstone(&account, number)).collect();
+    refused(begun(&chains, 5, 3).control(&large), Code::TooBig, Charged::Sender);
     let mut late = begun(&chains, 5, 3);
     feed(&mut late, &chains.main, [4]).unwrap();
     unsolicited_by_sender(late.control(&[blob(1)]));

@@ -306,7 +306,7 @@ impl Message for ChainAnswer {
             }
             "control" => {
                 let fields = Fields::open(map, "control", &["blobs"])?;
-                let held = schema::list(limits::CONTROL_BLOBS_MAX, control_blob);
+                let held = schema::list(limits::CONTROL_FRAME_MAX, control_blob);
                 fields.need("blobs", held).map(ChainAnswer::Control)
             }
             "entries" => {

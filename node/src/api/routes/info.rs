@@ -166,7 +166,7 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
             "store": if store.is_some() { "read-only" } else { "writable" },
             "peers": peers.iter().filter(|peer| peer.connected).count(),
         },
-        "health": health, "sessions": sessions, "totals": totals,
+        "health": health, "sessions": sessions, "totals": totals, "cut": node.cuts(),
     }))
 }
 

@@ -108,6 +108,6 @@ fn fetch_request(value: &Value) -> Answer<FetchRequest> {
         payloads,
         idle,
         mode: if value["adopt"].as_bool().unwrap_or(true) { Use::Adopt } else { Use::Audit },
-        peers_min: value["peersMin"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(1),
+        peers_min: value["peersMin"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0),
     })
 }

@@ -34,8 +34,8 @@ pub(crate) struct AuditArgs {
     /// Ask these peers, by alias, principal or ticket; without it all that are known
     #[arg(long, value_name = "P")]
     pub(crate) from: Vec<String>,
-    /// How many peers must have been asked before a head is believed to be the newest one known
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// How many named peers and parties of the owner must have answered; strangers do not count
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) peers_min: u32,
     /// What is fetched and hashed besides the entries
     #[arg(long, value_name = "WHICH", default_value = "none")]
@@ -70,7 +70,7 @@ impl Wanted {
 
 /// Fetches and adopts.
 pub(crate) fn fetch(ctx: &Context, args: &FetchArgs) -> Answer<Outcome> {
-    bring(ctx, "fetch", &args.session, &args.from, args.payloads, json!({"adopt": true, "peersMin": 1}))
+    bring(ctx, "fetch", &args.session, &args.from, args.payloads, json!({"adopt": true}))
 }
 
 /// Fetches, verifies and reports.

@@ -339,6 +339,10 @@ fn page(answer: &Value, names: &Names) -> Page {
         let at = view::number(answer, "/at/seq");
         page.bold(format!("{short}  {verdict}: {} histories after seq {at}", branches.len()));
     }
+    let left_out = view::number(answer, "/branchesLeftOut");
+    if left_out > 0 {
+        page.mark(Mark::Warning, format!("{left_out} more histories are not shown"));
+    }
     for branch in branches {
         let from = view::number(branch, "/first/seq");
         page.row([

@@ -101,6 +101,9 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value, names: &Names) -> Page
         );
     }
     devices(&mut page, status, names);
+    for cut in view::items(status, "/cut") {
+        page.mark(Mark::Note, cut_line(cut, names));
+    }
     let totals = view::at(status, "/totals");
     let (forked, cut) = (view::number(totals, "/forked"), view::number(totals, "/cutTail"));
     if forked + cut > 0 && args.session.is_none() {
@@ -128,6 +131,22 @@ fn page(ctx: &Context, args: &StatusArgs, status: &Value, names: &Names) -> Page
         details(ctx, &mut page, only, names);
     }
     page
+}
+
+/// What was left out of a list, and when.
+fn cut_line(cut: &Value, names: &Names) -> String {
+    let left_out = view::number(cut, "/leftOut");
+    let named: Vec<String> =
+        view::items(cut, "/names").iter().filter_map(Value::as_str).map(|name| names.who(name)).collect();
+    let more = left_out.saturating_sub(named.len() as u64);
+    let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "cut {} ({} since the start): {}: {}{others}",
+        format::ago(view::number(cut, "/lastAgeMs")),
+        format::count(view::number(cut, "/times"), "time", "times"),
+        view::text(cut, "/message"),
+        named.join(", "),
+    )
 }
 
 /// Who holds a session, in a word.
@@ -222,6 +241,19 @@ mod tests {
         assert!(waits_for_owner(&session("owner", "throughline some-act S")));
         assert!(!waits_for_owner(&session("operator", "throughline move S --to self")));
         assert!(!waits_for_owner(&json!({"problems": []})));
+    }
+
+    #[test]
+    fn what_was_cut_is_said_with_who_and_when() {
+        let cut = json!({
+            "what": "providers", "message": "peers were not asked", "times": 2, "leftOut": 10,
+            "names": ["nuc", "laptop"], "lastAgeMs": 5_000,
+        });
+        let shown = cut_line(&cut, &Names::default());
+        assert!(
+            shown.ends_with("(2 times since the start): peers were not asked: nuc, laptop and 8 more"),
+            "{shown}"
+        );
     }
 
     #[test]

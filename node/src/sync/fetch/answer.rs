@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use throughline_protocol::id::EntryCid;
+use throughline_protocol::sync::choice::Rank;
 
-use super::{Fetched, Transfer, Use, Wanted};
+use super::{Claim, Fetched, Freshness, Transfer, Use, Wanted, Who};
 use crate::api::error::Answer;
 use crate::core::{Node, PayloadUse, shape};
 use crate::report;
@@ -27,10 +28,7 @@ pub(in crate::sync) fn answer(node: &Node, fetched: &Fetched, wanted: Wanted) ->
     answer["adopted"] = (fetched.mode == Use::Adopt).into();
     answer["transfer"] = transfer(&fetched.transfer);
     answer["elapsedMs"] = millis(fetched.transfer.elapsed).into();
-    answer["freshness"] = json!({
-        "source": "peers", "headSeenAgeMs": 0,
-        "peersAsked": fetched.freshness.peers_asked, "peersAgree": fetched.freshness.peers_agree,
-    });
+    answer["freshness"] = freshness(&fetched.freshness);
     if let Some(signer) = fetched.told_by {
         answer["checks"]["head"]["by"] = signer.to_string().into();
     }
@@ -45,6 +43,26 @@ fn told_to(node: &Node, fetched: &Fetched) -> Answer<Option<EntryCid>> {
     let is_behind = head.is_some_and(|head| told.seq < head.seq)
         && reader.entry_at(fetched.session, told.seq)?.is_some_and(|stored| stored.cid == told.cid);
     Ok(Some(told.cid).filter(|_| !is_behind))
+}
+
+/// Named peers and parties, strangers, who was silent, who claimed what it did not show.
+fn freshness(freshness: &Freshness) -> Value {
+    let who = |who: &Who| json!({"peer": who.peer.to_string(), "alias": who.alias, "stranger": who.rank == Rank::Stranger});
+    let claim = |claim: &Claim| {
+        let mut object = who(&claim.who);
+        object["head"] = json!({"cid": claim.head.cid.to_string(), "seq": claim.head.seq.get()});
+        object["epoch"] = claim.head.epoch.get().into();
+        object
+    };
+    let (peers, strangers) = (freshness.peers, freshness.strangers);
+    json!({
+        "source": "peers", "headSeenAgeMs": 0,
+        "peersAsked": peers.asked, "peersAnswered": peers.answered, "peersAgree": peers.agree,
+        "silent": freshness.silent.iter().map(who).collect::<Vec<_>>(),
+        "strangers": {"asked": strangers.asked, "answered": strangers.answered, "agree": strangers.agree},
+        "unshown": freshness.unshown.iter().map(claim).collect::<Vec<_>>(),
+        "notAsked": freshness.not_asked,
+    })
 }
 
 fn transfer(transfer: &Transfer) -> Value {

@@ -13,7 +13,6 @@ use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report, is_fi
 
 use super::Wanted;
 use crate::api::error::{Answer, Problem};
-use crate::sync::ask::is_of_owner;
 
 /// Files that one audit asks for.
 const FILES_MAX: usize = 65_536;
@@ -75,7 +74,7 @@ impl Auditing {
     fn give_controls(&mut self) -> Answer<()> {
         let Some(owner) = self.owner else { return Ok(()) };
         for control in std::mem::take(&mut self.waiting) {
-            if is_of_owner(control.value(), owner) {
+            if control.value().is_of(owner) {
                 let taken = self.auditor.checked_control(&control);
                 taken.map_err(|error| self.not_linear(error))?;
             }
@@ -115,8 +114,9 @@ impl Auditing {
             Wanted::Referenced => cid.codec() == Codec::DagCbor,
             Wanted::All => cid.codec() == Codec::DagCbor || is_file(cid),
         };
+        // Those that are not asked for count as missing.
         let room = FILES_MAX.saturating_sub(self.files.len());
-        self.files.extend(checked.files().iter().copied().filter(is_wanted).take(room));
+        self.files.extend(checked.files().iter().copied().filter(|cid| is_wanted(cid)).take(room));
     }
 
     pub(super) fn locator(&self) -> Vec<EntryCid> {

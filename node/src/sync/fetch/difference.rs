@@ -19,7 +19,7 @@ use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk};
 use super::Provider;
 use crate::api::error::Answer;
 use crate::core::Node;
-use crate::sync::ask::{is_of_owner, unsolicited};
+use crate::sync::ask::unsolicited;
 use crate::sync::fault::PeerFault;
 use crate::sync::shared::Shared;
 
@@ -101,7 +101,7 @@ fn take(node: &Node, owner: Principal, blobs: Vec<Arc<[u8]>>) -> Answer<Result<(
             Ok(control) => control,
             Err(reject) => return Ok(Err(PeerFault::peers(reject))),
         };
-        if !is_of_owner(control.value(), owner) {
+        if !control.value().is_of(owner) {
             return Ok(unsolicited("a control blob of another owner"));
         }
         controls.push(control);

@@ -36,7 +36,7 @@ impl Shared {
     ) -> Answer<BlobsCame> {
         let mut came = BlobsCame::default();
         let mut open = wanted;
-        for provider in self.providers(from).await? {
+        for provider in self.providers(from).await?.asked {
             if open.is_empty() {
                 break;
             }

@@ -12,6 +12,7 @@
 mod adopting;
 mod ahead;
 mod answer;
+mod asked;
 mod auditing;
 mod blobs;
 mod check;
@@ -26,6 +27,7 @@ mod taking;
 mod tally;
 mod witness;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,10 +45,12 @@ use crate::api::error::{Answer, Problem};
 use crate::core::Evaluated;
 use crate::report::Required;
 use adopting::Told;
+use asked::Asked;
 use providers::{Answered, best_head};
 use run::Run;
 
 pub(super) use answer::answer;
+pub use asked::{Claim, Count, Freshness, Who};
 pub use mend::BlobsCame;
 pub(super) use providers::{Provider, mark_of};
 pub use tally::{Tallied, Tally};
@@ -96,7 +100,7 @@ pub struct FetchRequest {
     pub idle: Option<Duration>,
     /// Adopt or audit.
     pub mode: Use,
-    /// How many peers must have answered before a head is taken as told.
+    /// How many named peers and parties of the owner must have answered before a head is taken as told; strangers do not count.
     pub peers_min: usize,
 }
 
@@ -128,15 +132,6 @@ pub struct Transfer {
     pub resumed_from: Option<u64>,
     /// How long it took.
     pub elapsed: Duration,
-}
-
-/// Who was asked about the head.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Freshness {
-    /// Peers that answered.
-    pub peers_asked: usize,
-    /// Those that told the head that was gone for.
-    pub peers_agree: usize,
 }
 
 /// What a fetch gave.
@@ -185,44 +180,51 @@ impl Shared {
         };
         let providers = self.providers(&request.from).await?;
         let named = !request.from.is_empty();
-        let names: Vec<String> = providers.iter().map(Provider::name).collect();
-        let keys: Vec<Principal> = providers.iter().map(|provider| provider.key).collect();
+        let names: Vec<String> = providers.asked.iter().map(Provider::name).collect();
+        let keys: Vec<Principal> = providers.asked.iter().map(|provider| provider.key).collect();
         let session = request.session;
         let owner = self.on_node(move |node| owner_state(node, session)).await?;
-        let mut answers = self.heads_of(session, providers, owner, idle).await;
-        let Some(mut told) = best_head(&answers) else {
+        let asked = Asked::of(&providers);
+        let answers = self.heads_of(session, providers.asked, owner, idle).await;
+        let Some(mut told) = best_head(&answers, &BTreeSet::new()) else {
             let mut apart = names.iter().zip(keys).filter_map(|(name, key)| {
                 self.contacts.apart_of(key).map(|apart| clock_differs(session, name, apart))
             });
             return Err(apart.next().unwrap_or_else(|| nothing_told(session, &answers, &names, named)));
         };
         tracing::debug!(peers = answers.len(), seq = told.seq.get(), took = ?began.elapsed(), "heads were told");
-        if answers.len() < request.peers_min {
-            let what = format!("expected answers of {} peers, got {}", request.peers_min, answers.len());
+        let known = Asked::known_that_answered(&answers);
+        if known < request.peers_min {
+            let what = format!(
+                "expected answers of {} peers that are named or parties of the owner, got {known}",
+                request.peers_min
+            );
             return Err(Problem::new(Code::Unreachable, what).with("asked", names));
         }
         let turn = self.turn_of(session);
         let _turn = turn.lock().await;
+        let mut run = Run::new(self, session, request.payloads, idle, Arc::clone(&tally));
+        run.transfer.round_trips = 1;
         let mut first_failure = None;
         loop {
             tally.again();
-            let mut run = Run::new(self, session, request.payloads, idle, Arc::clone(&tally));
-            run.transfer.round_trips = 1;
             let fetched = match request.mode {
                 Use::Adopt => run.adopt(told, &answers, owner, None, Told::Report(told.cid)).await,
                 Use::Audit => run.audit(told, &answers).await,
             };
             let failure = match fetched {
                 Ok(mut fetched) => {
+                    fetched.freshness = asked.freshness(&answers, told, &run.unshown);
                     fetched.transfer.elapsed = began.elapsed();
                     tracing::debug!(took = ?fetched.transfer.elapsed, "a fetch has ended");
                     return Ok(fetched);
                 }
-                Err(failure) => first_failure.take().unwrap_or(failure),
+                Err(failure) => failure,
             };
             // Anybody can claim a head above all others. One that is not shown must not hide those that are.
-            answers.retain(|answer| answer.head.is_some_and(|head| head.cid != told.cid));
-            told = match best_head(&answers) {
+            run.unshown.insert(told.cid);
+            let failure = first_failure.take().unwrap_or(failure);
+            told = match best_head(&answers, &run.unshown) {
                 Some(next) => next,
                 None => return Err(failure),
             };
@@ -244,13 +246,13 @@ impl Shared {
         let idle = self.node()?.config().limits.idle_timeout;
         let held = self.on_node(move |node| owner_state(node, session)).await?;
         let answers = self.heads_of(session, vec![from], held, idle).await;
-        let Some(told) = best_head(&answers) else { return Ok(FollowedUp::Nothing) };
+        let Some(told) = best_head(&answers, &BTreeSet::new()) else { return Ok(FollowedUp::Nothing) };
         let wanted = match depth {
             PinDepth::Entries => Wanted::None,
             PinDepth::Payloads => Wanted::Referenced,
             PinDepth::Files => Wanted::All,
         };
-        let run = Run::new(self, session, wanted, idle, Tally::new());
+        let mut run = Run::new(self, session, wanted, idle, Tally::new());
         run.adopt(told, &answers, held, owner, Told::Nothing).await.map(|_| FollowedUp::Taken)
     }
 }

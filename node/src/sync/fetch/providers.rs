@@ -1,4 +1,5 @@
-//! Who is asked: named peers, tickets, or everybody who is known. And what they told.
+//! Who is asked: named peers, tickets, or those who are known, and who that is where there are more than can be asked. And what they
+//! told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use libp2p::{Multiaddr, PeerId};
 use throughline_protocol::code::Code;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::sync::choice::{self, Candidate, Line, Rank};
 use throughline_protocol::sync::range::Charged;
 use throughline_protocol::ticket::{PeerTicket, SessionTicket, Ticket};
 use throughline_protocol::wire::Credentials;
@@ -19,7 +21,11 @@ use super::super::fault::PeerFault;
 use super::super::peers;
 use super::super::shared::Shared;
 use crate::api::error::{Answer, Problem};
-use crate::net::{Transport, peer_of};
+use crate::core::Cut;
+use crate::net::{Transport, network_of, peer_of};
+
+/// Peers that are asked for one session. Of these, [`super::super::shared::SyncLimits::peers_max`] may be strangers.
+const ASKED_MAX: usize = 64;
 
 /// Somebody who may have the session.
 #[derive(Clone, Debug)]
@@ -33,19 +39,48 @@ pub(in crate::sync) struct Provider {
     pub(in crate::sync) principal: Option<Principal>,
     /// A grant that a ticket brought along.
     pub(in crate::sync) grant: Option<Arc<[u8]>>,
+    /// How well it is known.
+    pub(super) rank: Rank,
+    /// Whether there is a connection to it.
+    line: Line,
     addrs: Vec<Multiaddr>,
 }
 
 impl Provider {
     /// A connected peer.
     pub(in crate::sync) fn connected(peer: PeerId, key: Principal) -> Self {
-        Provider { peer, key, alias: None, principal: None, grant: None, addrs: Vec::new() }
+        let (rank, line, addrs) = (Rank::Stranger, Line::Open, Vec::new());
+        Provider { peer, key, alias: None, principal: None, grant: None, rank, line, addrs }
+    }
+
+    /// Who it is to this node: the principal, as far as known, else its connection key.
+    pub(super) fn identity(&self) -> Principal {
+        self.principal.unwrap_or(self.key)
     }
 
     /// What to call it in an answer.
     pub(in crate::sync) fn name(&self) -> String {
-        self.alias.clone().unwrap_or_else(|| self.principal.unwrap_or(self.key).to_string())
+        self.alias.clone().unwrap_or_else(|| self.identity().to_string())
     }
+
+    fn candidate(&self) -> Candidate {
+        Candidate {
+            key: self.key,
+            principal: self.identity(),
+            rank: self.rank,
+            line: self.line,
+            network: self.addrs.first().and_then(network_of),
+        }
+    }
+}
+
+/// Who is asked.
+#[derive(Clone, Debug, Default)]
+pub(in crate::sync) struct Providers {
+    /// Those whose answers count for more first.
+    pub(in crate::sync) asked: Vec<Provider>,
+    /// How many more are known, and are not asked.
+    pub(super) left_out: usize,
 }
 
 /// A provider that answered.
@@ -60,11 +95,12 @@ pub(super) struct Answered {
 }
 
 impl Shared {
-    /// The providers that a request names; without names, everybody who is connected or in the address book.
+    /// The providers that a request names; without names, those that are connected or in the address book: as many as may be asked,
+    /// chosen by [`choice::order`].
     ///
     /// # Errors
     /// `E_PEER_UNKNOWN`, `E_INPUT_FORMAT` for a damaged ticket.
-    pub(in crate::sync) async fn providers(&self, from: &[String]) -> Answer<Vec<Provider>> {
+    pub(in crate::sync) async fn providers(&self, from: &[String]) -> Answer<Providers> {
         let book = self.on_node(|node| peers::list(&node.reader()?)).await?;
         let mut found: BTreeMap<Principal, Provider> = BTreeMap::new();
         let own = self.net.peer_principal();
@@ -77,9 +113,15 @@ impl Shared {
             for peer in &book {
                 found.extend(of_book(peer).map(|provider| (provider.key, provider)));
             }
-            for connected in self.net.connected().await {
-                let provider = Provider::connected(connected.peer, connected.principal);
-                found.entry(connected.principal).or_insert(provider);
+        }
+        for connected in self.net.connected().await {
+            let (peer, key) = (connected.peer, connected.principal);
+            if let Some(provider) = found.get_mut(&key) {
+                provider.line = Line::Open;
+            } else if from.is_empty() {
+                let rank = if self.parties.knows(key) { Rank::Party } else { Rank::Stranger };
+                let addrs = connected.addrs;
+                found.insert(key, Provider { rank, addrs, ..Provider::connected(peer, key) });
             }
         }
         found.remove(&own);
@@ -88,7 +130,28 @@ impl Shared {
             let known = book.iter().find(|peer| peer.peer == provider.key);
             provider.alias = provider.alias.take().or_else(|| known.map(|peer| peer.alias.clone()));
         }
-        Ok(found.into_values().take(self.limits.peers_max).collect())
+        self.choose(found.into_values().collect())
+    }
+
+    /// Those who are asked, when there are more than can be.
+    fn choose(&self, found: Vec<Provider>) -> Answer<Providers> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+        let candidates: Vec<Candidate> = found.iter().map(Provider::candidate).collect();
+        let (mut asked, mut left_out, mut strangers) = (Vec::new(), Vec::new(), 0);
+        for at in choice::order(&candidates, &seed) {
+            let provider = &found[at];
+            let is_stranger = provider.rank == Rank::Stranger;
+            if asked.len() < ASKED_MAX && !(is_stranger && strangers >= self.limits.peers_max) {
+                strangers += usize::from(is_stranger);
+                asked.push(provider.clone());
+            } else {
+                left_out.push(provider.name());
+            }
+        }
+        let count = left_out.len();
+        self.node()?.note_cut(Cut::Providers, left_out);
+        Ok(Providers { asked, left_out: count })
     }
 
     fn named(&self, name: &str, book: &[peers::KnownPeer]) -> Answer<Vec<Provider>> {
@@ -102,7 +165,11 @@ impl Shared {
         let mut found: Vec<Provider> = book.iter().filter(fits).filter_map(of_book).collect();
         if let Some(principal) = principal.filter(|_| found.is_empty()) {
             let keys = self.contacts.peers_of(principal).into_iter().chain([principal]);
-            found.extend(keys.filter_map(|key| Some(Provider::connected(peer_of(&key)?, key))));
+            let named = |key| {
+                let (rank, line) = (Rank::Named, Line::None);
+                Some(Provider { rank, line, ..Provider::connected(peer_of(&key)?, key) })
+            };
+            found.extend(keys.filter_map(named));
         }
         if found.is_empty() { Err(peers::unknown(name)) } else { Ok(found) }
     }
@@ -199,16 +266,19 @@ impl Tries {
     }
 }
 
-/// The head that is gone for: the highest epoch, then the highest seq, then what most peers tell.
-pub(super) fn best_head(answers: &[Answered]) -> Option<Mark> {
-    let heads: Vec<Mark> = answers.iter().filter_map(|answer| answer.head).collect();
-    let votes = |cid: EntryCid| heads.iter().filter(|head| head.cid == cid).count();
-    heads.iter().copied().max_by_key(|head| (head.epoch, head.seq, votes(head.cid), head.cid))
+/// The head that is gone for, of those that nobody claimed in vain: the highest epoch, then the highest seq, then what those tell that
+/// are known better. How many tell it says nothing: keys cost nothing.
+pub(super) fn best_head(answers: &[Answered], unshown: &BTreeSet<EntryCid>) -> Option<Mark> {
+    let heads = answers.iter().filter_map(|answer| Some((answer.head?, answer.provider.rank)));
+    let open = heads.filter(|(head, _)| !unshown.contains(&head.cid));
+    open.max_by_key(|(head, rank)| (head.epoch, head.seq, std::cmp::Reverse(*rank), head.cid))
+        .map(|(head, _)| head)
 }
 
-/// The heads that were told, each once.
-pub(super) fn distinct_heads(answers: &[Answered]) -> BTreeSet<EntryCid> {
-    answers.iter().filter_map(|answer| answer.head).map(|head| head.cid).collect()
+/// The heads that were told and not in vain, each once.
+pub(super) fn distinct_heads(answers: &[Answered], unshown: &BTreeSet<EntryCid>) -> BTreeSet<EntryCid> {
+    let heads = answers.iter().filter_map(|answer| answer.head).map(|head| head.cid);
+    heads.filter(|cid| !unshown.contains(cid)).collect()
 }
 
 /// A told head as a mark.
@@ -223,6 +293,8 @@ fn of_book(peer: &peers::KnownPeer) -> Option<Provider> {
         alias: Some(peer.alias.clone()),
         principal: Some(peer.principal),
         grant: None,
+        rank: Rank::Named,
+        line: Line::None,
         addrs: peer.addrs.clone(),
     })
 }
@@ -235,7 +307,8 @@ fn of_ticket(ticket: Ticket) -> Answer<Option<Provider>> {
     let peer = peer_of(&key)
         .ok_or_else(|| Problem::new(Code::InputFormat, "not a ticket: its peer key is no key"))?;
     let addrs = peers::read_addrs(&addresses)?;
-    Ok(Some(Provider { peer, key, alias: None, principal, grant, addrs }))
+    let (rank, line) = (Rank::Named, Line::None);
+    Ok(Some(Provider { peer, key, alias: None, principal, grant, rank, line, addrs }))
 }
 
 #[cfg(test)]

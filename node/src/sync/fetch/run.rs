@@ -44,6 +44,10 @@ pub(super) struct Run<'a> {
     pub(super) transfer: Transfer,
     /// Peers whose control blobs for the session are known: told with a range, or compared by the digest of its owner's.
     heard: BTreeSet<PeerId>,
+    /// Peers that were too slow once, or broke the protocol: for what others told they are not asked again.
+    failed: BTreeSet<PeerId>,
+    /// Heads that were told and that nobody showed.
+    pub(super) unshown: BTreeSet<EntryCid>,
 }
 
 /// What became of what was fetched.
@@ -62,11 +66,12 @@ impl<'a> Run<'a> {
         tally: Arc<Tally>,
     ) -> Self {
         let (limits, transfer) = (RangeLimits::default(), Transfer::default());
-        Run { shared, session, wanted, idle, limits, tally, transfer, heard: BTreeSet::new() }
+        let (heard, failed, unshown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        Run { shared, session, wanted, idle, limits, tally, transfer, heard, failed, unshown }
     }
 
     pub(super) async fn adopt(
-        mut self,
+        &mut self,
         told: Mark,
         answers: &[Answered],
         held: Option<OwnerState>,
@@ -96,7 +101,7 @@ impl<'a> Run<'a> {
         Ok(self.done(told, answers, outcome))
     }
 
-    pub(super) async fn audit(mut self, told: Mark, answers: &[Answered]) -> Answer<Fetched> {
+    pub(super) async fn audit(&mut self, told: Mark, answers: &[Answered]) -> Answer<Fetched> {
         let not_linear = Arc::new(AtomicBool::new(false));
         let streaming = Auditor::new().of_session(self.session);
         let mut attempt = self.audit_with(streaming, told, answers, &not_linear).await;
@@ -117,7 +122,7 @@ impl<'a> Run<'a> {
         answers: &[Answered],
         not_linear: &Arc<AtomicBool>,
     ) -> Answer<Report> {
-        let (auditor, heads) = (auditor.told(told.cid), distinct_heads(answers));
+        let (auditor, heads) = (auditor.told(told.cid), distinct_heads(answers, &self.unshown));
         let auditing = Auditing::new(auditor, heads, self.wanted, Arc::clone(not_linear));
         let mut sink = self.through_providers(point(told), answers, Sink::Audit(Box::new(auditing))).await?;
         // A head that did not go by is another history, or a claim: its teller has to show it.
@@ -131,6 +136,7 @@ impl<'a> Run<'a> {
             sink = back;
             if let Err(fault) = result {
                 tracing::debug!(peer = teller.provider.name(), %fault, "another head was told and not shown");
+                self.unshown.insert(head);
             }
         }
         let sink = self.hear_others(answers, sink).await?;
@@ -150,11 +156,16 @@ impl<'a> Run<'a> {
             answers.iter().partition(|answer| answer.head.is_some_and(|head| head.cid == want.cid));
         // Whoever told a head at least as high may have the wanted one below it.
         let other = other.into_iter().filter(|answer| answer.head.is_some_and(|head| head.seq >= want.seq));
+        let failed = self.failed.clone();
+        let other = other.filter(|answer| !failed.contains(&answer.provider.peer));
         for answer in told.into_iter().chain(other) {
             let (back, result) = self.range_of(want, answer, sink).await?;
             sink = back;
             let Err(fault) = result else { return Ok(sink) };
             tracing::info!(peer = answer.provider.name(), code = %fault.reject.code, "a transfer failed");
+            if fault.charged != Charged::Nobody || fault.reject.code == Code::Timeout {
+                self.failed.insert(answer.provider.peer);
+            }
             first_fault.get_or_insert(
                 Problem::from(fault)
                     .with("session", self.session.to_string())
@@ -294,18 +305,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn done(self, told: Mark, answers: &[Answered], outcome: Outcome) -> Fetched {
+    fn done(&mut self, told: Mark, answers: &[Answered], outcome: Outcome) -> Fetched {
         let agree = |answer: &&Answered| answer.head.is_some_and(|head| head.cid == told.cid);
         let reference = answers.iter().filter(agree).find_map(|answer| answer.reference.as_ref());
         Fetched {
             session: self.session,
             told,
             told_by: reference.and_then(|bytes| signer_of(bytes, told.cid)),
-            freshness: Freshness {
-                peers_asked: answers.len(),
-                peers_agree: answers.iter().filter(agree).count(),
-            },
-            transfer: self.transfer,
+            freshness: Freshness::default(),
+            transfer: std::mem::take(&mut self.transfer),
             mode: outcome.mode,
             evaluated: outcome.evaluated,
             report: outcome.report,

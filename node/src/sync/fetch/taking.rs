@@ -24,7 +24,6 @@ use super::pipeline::Room;
 use super::witness::Witness;
 use crate::api::error::Answer;
 use crate::core::{Arrived, Evaluated, Node};
-use crate::sync::ask::is_of_owner;
 
 /// What is adopted in one commit.
 #[derive(Default)]
@@ -115,7 +114,7 @@ impl Taking {
         let Some(owner) = owner else { return Ok(Vec::new()) };
         let session = self.session;
         let fits = |control: &Signed<Control>| {
-            is_of_owner(control.value(), owner)
+            control.value().is_of(owner)
                 && match control.value() {
                     Control::Ref(value) => value.session_head().is_ok_and(|head| head.session == session),
                     Control::Capability(_) | Control::Tombstone(_) => true,

@@ -22,7 +22,7 @@ use super::anchor;
 use super::asking::{busy, feed, hint, standing};
 use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, news};
 use crate::api::error::Answer;
-use crate::core::Node;
+use crate::core::{Cut, Node};
 use crate::sync::contacts::Taken;
 use crate::sync::evidence;
 use crate::sync::fault::PeerFault;
@@ -86,7 +86,8 @@ pub(in crate::sync) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// What is followed now: the topics of its owners are subscribed to, those of others are left.
+/// What is followed now: the topics of its owners are subscribed to, those of others are left. Where there are more owners than topics
+/// can be followed, this node's own comes first, then those that are followed already.
 async fn follow_topics(shared: &Shared) -> Answer<Interest> {
     // Held while it is read: an older reading must not undo a newer one.
     let mut topics = shared.topics.0.lock().await;
@@ -96,13 +97,21 @@ async fn follow_topics(shared: &Shared) -> Answer<Interest> {
         shared.net.unsubscribe(*left).await;
     }
     topics.retain(|owner| owners.contains(owner));
+    let mut owners: Vec<Principal> = owners.into_iter().collect();
+    owners.sort_by_key(|owner| (Some(*owner) != interest.own, !topics.contains(owner)));
+    let mut refused = Vec::new();
     for owner in owners {
-        if let Err(error) = shared.net.subscribe(owner).await {
-            tracing::debug!(owner = owner.short(), %error, "a topic is not followed");
-            break;
+        match shared.net.subscribe(owner).await {
+            Ok(()) => {
+                topics.insert(owner);
+            }
+            Err(error) => {
+                tracing::debug!(owner = owner.short(), %error, "a topic is not followed");
+                refused.push(owner.to_string());
+            }
         }
-        topics.insert(owner);
     }
+    shared.node()?.note_cut(Cut::Topics, refused);
     Ok(interest)
 }
 

@@ -1,24 +1,26 @@
 //! `range`: the skip path, the control blobs, the entries oldest first. `docs/PROTOCOL.md` R-ST-5.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use throughline_protocol::block::{Decoded, sha256};
-use throughline_protocol::code::Code;
-use throughline_protocol::control::{Capability, Control, Ref};
-use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{Cid, EntryCid, HashKind, Principal, Seq};
-use throughline_protocol::limits;
+use throughline_protocol::block::Decoded;
+use throughline_protocol::code::{Code, Reject};
+use throughline_protocol::control::Control;
+use throughline_protocol::entry::{Body, Entry};
+use throughline_protocol::fork::Controls;
+use throughline_protocol::id::{EntryCid, Principal, Seq};
+use throughline_protocol::limits::{
+    CONTROL_BLOBS_MAX, CONTROL_SPARE_BLOBS_MAX, CONTROL_SPARE_BYTES_MAX, CONTROL_TOTAL_BYTES_MAX,
+};
+use throughline_protocol::sync::controls::Range;
 use throughline_protocol::wire::chain::{ChainAnswer, EntryItem, Payloads, RangeAsk};
-use throughline_protocol::wire::{Packer, pack};
-use throughline_store::{Found, Lane, PayloadState, StoredEntry};
+use throughline_protocol::wire::{Packer, WireError, pack};
+use throughline_store::{Found, Lane, PayloadState, Reader, StoredEntry};
 
 use super::super::policy::{Gate, Reach, Seen};
 use super::{End, Out, Scene, Served, not_found, refuse, send, wrong};
 use crate::api::error::Answer;
-
-/// Refs that come along, those of the highest generation first.
-const REFS_MAX: usize = 64;
+use crate::core::{Cut, held_controls};
 
 /// Answers `range`.
 pub(super) fn range(scene: &Scene, ask: &RangeAsk, out: &Out) -> Served {
@@ -37,7 +39,11 @@ pub(super) fn range(scene: &Scene, ask: &RangeAsk, out: &Out) -> Served {
     for frame in pack(ChainAnswer::Path, path.into_iter().map(|hop| Arc::from(hop.bytes))) {
         send!(out, frame);
     }
-    for frame in pack(ChainAnswer::Control, controls(scene, &seen, first, ask.want.seq)?) {
+    let controls = match controls(scene, &seen, ask.want.seq)? {
+        Ok(controls) => controls,
+        Err(refusal) => return refuse(refusal),
+    };
+    for frame in pack(ChainAnswer::Control, controls) {
         send!(out, frame);
     }
     let mut packer = Packer::new(ChainAnswer::Entries);
@@ -81,91 +87,109 @@ fn payload(scene: &Scene, gate: &mut Gate<'_>, stored: &StoredEntry) -> Answer<O
     })
 }
 
-/// All tombstones, the capabilities that the entries were signed under, Refs of the session: at most 256 and 1 MiB.
-fn controls(scene: &Scene, seen: &Seen, first: Seq, last: Seq) -> Answer<Vec<Arc<[u8]>>> {
-    let signers = signers(scene, seen, first, last)?;
-    let (mut tombstones, mut capabilities) = (Vec::new(), Vec::new());
-    for bytes in scene.reader.controls_of_owner(seen.view.row.owner)? {
-        let blob = Decoded::<Control>::decode(bytes)?;
-        match blob.value() {
-            Control::Tombstone(_) => tombstones.push(blob),
-            Control::Capability(grant) if signers.contains(&grant.delegate) && may_be_cited(seen, grant) => {
-                capabilities.push(blob);
-            }
-            Control::Capability(_) | Control::Ref(_) => {}
+/// The control blobs beside a range: what decides how its entries are judged, and some of the rest; the refusal where the first is
+/// more than an answer holds.
+fn controls(scene: &Scene, seen: &Seen, last: Seq) -> Answer<Result<Vec<Arc<[u8]>>, WireError>> {
+    let row = &seen.view.row;
+    let (held, places) = held(scene, seen)?;
+    let range = Range {
+        session: row.session,
+        owner: row.owner,
+        agent: seen.view.state.agent(),
+        signers: signers(scene, seen, last)?,
+        places,
+    };
+    let chosen = range.choose(&held);
+    let mut sending = Sending::new(&scene.reader);
+    for hash in &chosen.needed {
+        if !sending.take(hash, CONTROL_BLOBS_MAX, CONTROL_TOTAL_BYTES_MAX)? {
+            scene.shared.node()?.note_cut(Cut::RangeControls, [row.session.to_string()]);
+            let what = format!(
+                "the owner's grants and revocations for this session are more than {CONTROL_BLOBS_MAX}, or more than {CONTROL_TOTAL_BYTES_MAX} bytes"
+            );
+            return Ok(Err(WireError::from(Reject::new(Code::Budget, what))));
         }
     }
-    // Where there are more tombstones than fit, those that concern these signers come first.
-    let cited: BTreeSet<Cid> = capabilities.iter().flat_map(|blob| names_of(blob.bytes())).collect();
-    tombstones.sort_by_key(|blob| match blob.value() {
-        Control::Tombstone(tombstone) => !cited.contains(&tombstone.capability),
-        Control::Capability(_) | Control::Ref(_) => true,
-    });
-    let refs = refs(scene, seen)?;
-    let blobs = tombstones.into_iter().chain(capabilities).chain(refs).map(|blob| Arc::clone(blob.bytes()));
-    let mut kept = Vec::new();
-    let mut room_bytes = limits::CONTROL_TOTAL_BYTES_MAX;
-    for blob in blobs {
-        if kept.len() < limits::CONTROL_BLOBS_MAX && blob.len() <= room_bytes {
-            room_bytes -= blob.len();
-            kept.push(blob);
-        }
+    for hash in &chosen.spare {
+        sending.take(hash, CONTROL_SPARE_BLOBS_MAX, CONTROL_SPARE_BYTES_MAX)?;
     }
-    Ok(kept)
+    Ok(Ok(sending.blobs))
 }
 
-/// Whether entries of the session can stand on a capability. One for another session would only tell that there is one.
-fn may_be_cited(seen: &Seen, capability: &Capability) -> bool {
-    let (session, agent) = (seen.view.row.session, seen.view.state.agent());
-    capability.grant().is_ok_and(|grant| grant.covers(session, agent))
+/// Control blobs that are read for an answer.
+struct Sending<'a> {
+    reader: &'a Reader,
+    blobs: Vec<Arc<[u8]>>,
+    bytes: usize,
 }
 
-/// The two CIDs that a capability may be cited by.
-fn names_of(bytes: &[u8]) -> [Cid; 2] {
-    use throughline_protocol::id::Codec;
-    let sha256 = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, sha256(bytes));
-    [sha256, Cid::blake2b(Codec::DagCbor, bytes)]
+impl<'a> Sending<'a> {
+    fn new(reader: &'a Reader) -> Self {
+        Sending { reader, blobs: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds a blob; false when there would be more than so many, or more bytes. What the asker brought along is not held.
+    fn take(&mut self, hash: &[u8; 32], blobs_max: usize, bytes_max: usize) -> Answer<bool> {
+        if self.blobs.len() >= blobs_max {
+            return Ok(false);
+        }
+        let Some(bytes) = self.reader.control_by_hash(hash)? else { return Ok(true) };
+        if self.bytes + bytes.len() > bytes_max {
+            return Ok(false);
+        }
+        self.bytes += bytes.len();
+        self.blobs.push(bytes.into());
+        Ok(true)
+    }
 }
 
-/// Whose capabilities are needed. The chain knows its signers; where only a part of it may be seen, or there are more than it
-/// remembers, the part is read.
-fn signers(scene: &Scene, seen: &Seen, first: Seq, last: Seq) -> Answer<BTreeSet<Principal>> {
+/// Who signed or holds the session, up to the last entry that is sent: also below what the asker holds, since it may not have heard
+/// what was revoked. The chain knows its signers; where only a part of it may be seen, or there are more than it remembers, the
+/// part is read.
+fn signers(scene: &Scene, seen: &Seen, last: Seq) -> Answer<BTreeSet<Principal>> {
     if seen.reach == Reach::Whole
         && let Some(all) = seen.view.state.participants()
     {
         return Ok(all.into_iter().chain(seen.view.state.holder()).collect());
     }
     let mut found = BTreeSet::new();
-    for stored in scene.reader.entries(seen.view.row.session, first, last)? {
+    for stored in scene.reader.entries(seen.view.row.session, Seq::ZERO, last)? {
         let entry = Decoded::<Entry>::decode(stored?.bytes)?;
         found.insert(entry.value().signer);
+        found.extend(match &entry.value().body {
+            Body::Genesis(genesis) => genesis.holder,
+            Body::Handoff(handoff) => handoff.holder,
+            Body::UserMessage(_)
+            | Body::ModelResponse(_)
+            | Body::ToolCall(_)
+            | Body::Note(_)
+            | Body::Seal(_) => None,
+        });
     }
     Ok(found)
 }
 
-/// The session's Refs that the asker may see, highest first.
-fn refs(scene: &Scene, seen: &Seen) -> Answer<Vec<Decoded<Control>>> {
-    let mut kept = Vec::new();
-    for bytes in scene.reader.refs_of_session(seen.view.row.session)? {
-        let blob = Decoded::<Control>::decode(bytes)?;
-        let Control::Ref(value) = blob.value() else { continue };
-        if may_show(scene, seen, value)? {
-            let rank = (value.generation, value.ts);
-            kept.push((rank, blob));
+/// What is held of the owner and the session, and where the heads of its Refs stand. Nothing tells of entries above those that the
+/// asker may see.
+fn held(scene: &Scene, seen: &Seen) -> Answer<(Controls, BTreeMap<EntryCid, Seq>)> {
+    let (mut held, mut places) = (Controls::new(), BTreeMap::new());
+    let row = &seen.view.row;
+    let limit = seen.reach.limit(row.tip);
+    for control in held_controls(&scene.reader, row.owner, Some(row.session))? {
+        if let Control::Ref(value) = control.value() {
+            let Ok(named) = value.session_head() else { continue };
+            let found = scene.reader.find(&named.head.cid())?;
+            let Some(Found::Entry { session, seq, lane: Lane::Main }) = found else { continue };
+            if session != row.session || limit.is_none_or(|limit| seq > limit.seq) {
+                continue;
+            }
+            places.insert(named.head, seq);
         }
+        held.insert(&control);
     }
-    kept.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
-    kept.truncate(REFS_MAX);
-    Ok(kept.into_iter().map(|(_, blob)| blob).collect())
+    Ok((held, places))
 }
 
-/// Nothing tells of entries above the published ones.
-fn may_show(scene: &Scene, seen: &Seen, value: &Ref) -> Answer<bool> {
-    let Reach::Through(limit) = seen.reach else { return Ok(true) };
-    let Ok(named) = value.session_head() else { return Ok(false) };
-    is_at_most(scene, seen, named.head, limit.seq)
-}
-
-fn is_at_most(scene: &Scene, seen: &Seen, head: EntryCid, limit: Seq) -> Answer<bool> {
-    Ok(scene.reader.is_ancestor(seen.view.row.session, head, limit)?)
-}
+#[cfg(test)]
+#[path = "range_tests.rs"]
+mod tests;
