@@ -91,24 +91,34 @@ impl<'a> Devices<'a> {
                 let Some((word, session)) = self.of_ref(&cid)? else { return Ok(None) };
                 (word, session, Some(cid))
             }
-            Change::ByDelegate { session, entry: None, .. } if self.is_owners(*session)? => {
+            Change::ByDelegate { session, entry: None, .. } => {
+                if !self.is_owners(*session)? {
+                    return Ok(None);
+                }
                 ("freeze", *session, None)
             }
             Change::ByDelegate { session, entry: Some(entry), .. } => {
                 let Some((held, stored)) = self.reader.entry(*entry)? else { return Ok(None) };
                 let decoded = Decoded::<Entry>::decode(stored.bytes)?;
                 let entry = decoded.value();
-                let word = match &entry.body {
-                    Body::Note(Note::Class(_)) => "class",
-                    Body::Note(Note::Delete) => "delete",
-                    _ => return Ok(None),
-                };
+                let Body::Note(note) = &entry.body else { return Ok(None) };
+                let word = if matches!(note, Note::Delete) { "delete" } else { "class" };
                 if held != *session || !self.is_device_grant(entry.capability())? {
                     return Ok(None);
                 }
                 (word, *session, Some(decoded.cid().cid()))
             }
-            _ => return Ok(None),
+            Change::Entries { .. }
+            | Change::Cut { .. }
+            | Change::Verdict { .. }
+            | Change::Evidence { .. }
+            | Change::State { .. }
+            | Change::Forgotten { .. }
+            | Change::Pin { .. }
+            | Change::Block { .. }
+            | Change::Job { .. }
+            | Change::GuardReset
+            | Change::Note { .. } => return Ok(None),
         };
         Ok(Some(Act { device: *by, word, session, cid, at: shape::rfc3339(event.at) }))
     }

@@ -295,7 +295,7 @@ async fn a_peer_whose_clock_is_wrong_is_told_so_and_learns_nothing_else() {
         let (late, stranger) =
             (TestNode::with_clock(TCP, Some(owner()), hours_ahead).await, TestNode::stranger(TCP).await);
         let device = late.grant(Role::Agent);
-        holder.hold(&[device.clone()]);
+        holder.hold(std::slice::from_ref(&device));
         late.hold(&[device]);
         let (held, mut open) = (session("held", 3), public("open", 3));
         let account = open.owner.clone();
