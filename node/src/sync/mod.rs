@@ -14,6 +14,7 @@
 mod ask;
 mod contacts;
 mod dialer;
+mod disclosure;
 mod driver;
 mod evidence;
 mod fault;

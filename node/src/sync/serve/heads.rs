@@ -11,7 +11,7 @@ use throughline_protocol::limits;
 use throughline_protocol::wire::chain::{ChainAnswer, HeadState, OwnerState};
 use throughline_protocol::wire::pack;
 
-use super::super::policy::{Gate, Party, Reach, Seen};
+use super::super::policy::{Gate, Reach, Seen};
 use super::{End, Out, Scene, Served, send};
 use crate::api::error::Answer;
 
@@ -27,7 +27,7 @@ pub(super) fn heads(scene: &Scene, owners: &[OwnerState], sessions: &[SessionId]
     let mut gate = scene.gate();
     let mut held = Vec::with_capacity(owners.len());
     for asked in owners {
-        held.push(owner_state(scene, &mut gate, asked.owner)?);
+        held.push(owner_state(&mut gate, asked.owner)?);
     }
     let mut frame = Frame { owners: held, sessions: Vec::new(), bytes: owners.len() * HEAD_BYTES };
     if sessions.is_empty() {
@@ -89,13 +89,9 @@ impl Frame {
     }
 }
 
-/// What is held of an owner; nothing, for those whom it does not concern.
-fn owner_state(scene: &Scene, gate: &mut Gate<'_>, owner: Principal) -> Answer<OwnerState> {
-    if gate.party_to(owner)? == Party::Stranger {
-        return Ok(OwnerState::of(owner, &BTreeSet::new()));
-    }
-    let held = scene.reader.owner_digest(owner)?;
-    Ok(OwnerState { owner, count: held.count, digest: held.digest })
+/// What the asker is told of an owner's control blobs; of none, for those whom they do not concern.
+fn owner_state(gate: &mut Gate<'_>, owner: Principal) -> Answer<OwnerState> {
+    Ok(OwnerState::of(owner, &gate.disclosed(owner)?))
 }
 
 fn head_of(scene: &Scene, gate: &mut Gate<'_>, session: SessionId) -> Answer<Option<HeadState>> {
@@ -131,15 +127,12 @@ fn reference_to(scene: &Scene, seen: &Seen, head: Mark) -> Answer<Option<Arc<[u8
     Ok(best.map(|(_, bytes)| bytes))
 }
 
-/// Answers `control`. To a stranger this node holds nothing of anybody.
+/// Answers `control`: what the asker is told of the owner and does not hold.
 pub(super) fn control(scene: &Scene, owner: Principal, have: &[[u8; 32]], out: &Out) -> Served {
-    let mut gate = scene.gate();
-    if gate.party_to(owner)? == Party::Stranger {
-        return Ok(Ok(End::Done));
+    let mut missing = scene.gate().disclosed(owner)?;
+    for hash in have {
+        missing.remove(hash);
     }
-    let have: BTreeSet<_> = have.iter().collect();
-    let missing: Vec<_> =
-        scene.reader.control_hashes(owner)?.into_iter().filter(|hash| !have.contains(hash)).collect();
     let mut blobs = Vec::with_capacity(missing.len());
     for hash in &missing {
         blobs.extend(scene.reader.control_by_hash(hash)?.map(Arc::<[u8]>::from));
