@@ -16,6 +16,7 @@ mod contacts;
 mod dialer;
 mod disclosure;
 mod driver;
+mod ending;
 mod evidence;
 mod fault;
 mod fetch;

@@ -17,6 +17,7 @@ use throughline_protocol::wire::handoff::{HandoffState, HandoffStatus, HandoffSt
 use throughline_protocol::wire::{Credentials, ErrorCode, Message as _};
 use throughline_store::PinDepth;
 
+use super::peers::{self, KnownPeer};
 use super::testbench::*;
 use super::*;
 use crate::core::{AppendRequest as Append, CreateRequest};
@@ -514,6 +515,75 @@ impl HandoffHandler for Handler {
         self.0.lock().unwrap().push(asker.principal);
         Box::pin(async { HandoffAnswer::State(HandoffStatus::of(HandoffState::Retired)) })
     }
+
+    fn ended(&self, _: SessionId, _: Arc<[u8]>) -> BoxFuture<'static, Answer<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Tells what openings were shown to it.
+struct Left(tokio::sync::mpsc::UnboundedSender<EntryCid>);
+
+impl HandoffHandler for Left {
+    fn handle(&self, _: Asker, _: HandoffRequest) -> BoxFuture<'static, HandoffAnswer> {
+        Box::pin(async { HandoffAnswer::State(HandoffStatus::of(HandoffState::Retired)) })
+    }
+
+    fn ended(&self, _: SessionId, opening: Arc<[u8]>) -> BoxFuture<'static, Answer<()>> {
+        self.0.send(EntryCid::of(&opening)).unwrap();
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A holder of epoch 0 that was off while the owner opened epochs 1 and 2, and that may read nothing when it comes back: the
+/// session is confidential, or its grant was revoked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_was_left_is_told_what_ended_its_epoch_and_nothing_else() {
+    in_time(async {
+        for is_revoked in [false, true] {
+            let (left, other) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+            let (sender, mut shown) = tokio::sync::mpsc::unbounded_channel();
+            left.network.serve_handoffs(Arc::new(Left(sender)));
+            let grant = left.grant(Role::Writer);
+            let mut builder = SessionBuilder::with_genesis("left behind", |genesis| {
+                genesis.holder = Some(left.node.principal());
+                genesis.class = if is_revoked { Class::Internal } else { Class::Confidential };
+            });
+            let (owner_of, first, second) =
+                (builder.owner.clone(), builder.server1.clone(), builder.server2.clone());
+            builder.user(&owner_of, "before");
+            for node in [&left, &other] {
+                node.hold(&[grant.clone(), other.grant(Role::Agent)]);
+            }
+            left.take(&builder);
+            let ended = builder.handoff(Some(&first));
+            builder.user(&owner_of, "not for those who were left");
+            let latest = builder.handoff(Some(&second));
+            if is_revoked {
+                builder.tombstone(&grant, Vec::new());
+            }
+            other.take(&builder);
+
+            // Whichever of them dials: what differs is found when they meet.
+            if is_revoked {
+                left.meet("other", &other).await;
+            } else {
+                let known = KnownPeer::of_ticket("other", &other.ticket().await).unwrap();
+                peers::add(&left.node, &known).unwrap();
+                other.meet("left", &left).await;
+            }
+            assert_eq!(shown.recv().await, Some(ended));
+            let peer = net::peer_of(&other.network.peer_principal()).unwrap();
+            let shared = &left.network.shared;
+            let credentials = shared.credentials(peer, Some(owner()), None).await.unwrap();
+            let (mut got, asked) = (Vec::new(), [latest.cid(), ended.cid()]);
+            shared.ask_blocks(peer, &credentials, &asked, SOON, &mut got).await.unwrap();
+            assert_eq!(got.iter().map(|block| block.cid()).collect::<Vec<_>>(), [ended.cid()]);
+            let fetched = left.bring(builder.session(), &["other".to_owned()]).await;
+            assert_eq!(fetched.unwrap_err().code(), Code::NotFoundYet);
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@ use throughline_protocol::limits;
 use throughline_protocol::wire::chain::{ChainAnswer, HeadState, OwnerState};
 use throughline_protocol::wire::pack;
 
+use super::super::ending::Head;
 use super::super::policy::{Gate, Reach, Seen};
 use super::{End, Out, Scene, Served, send};
 use crate::api::error::Answer;
@@ -95,15 +96,12 @@ fn owner_state(gate: &mut Gate<'_>, owner: Principal) -> Answer<OwnerState> {
 }
 
 fn head_of(scene: &Scene, gate: &mut Gate<'_>, session: SessionId) -> Answer<Option<HeadState>> {
-    let Some(seen) = gate.session(session)? else { return Ok(None) };
-    let Some(head) = told_head(&seen) else { return Ok(None) };
-    let reference = reference_to(scene, &seen, head)?;
+    let (head, reference) = match gate.head(session)? {
+        Some(Head::Seen(seen, head)) => (head, reference_to(scene, &seen, head)?),
+        Some(Head::Ended(opening)) => (opening, None),
+        None => return Ok(None),
+    };
     Ok(Some(HeadState { session, head: head.cid, seq: head.seq, epoch: head.epoch, reference }))
-}
-
-/// The head that is told: the end of what the asker may see.
-fn told_head(seen: &Seen) -> Option<Mark> {
-    seen.reach.limit(seen.view.row.tip)
 }
 
 /// A Ref that names the head, the owner's first, then a device's, then the holder's; to those who see a published part, only
