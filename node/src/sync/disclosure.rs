@@ -17,11 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use throughline_protocol::control::{Grant, Role};
 use throughline_protocol::entry::Class;
 use throughline_protocol::fork::{BlobHash, Controls};
-use throughline_protocol::id::{AgentIri, Cid, Codec, EntryCid, HashKind, Principal, ScopePath, SessionId};
+use throughline_protocol::id::{AgentIri, EntryCid, Principal, ScopePath, SessionId};
 use throughline_store::Reader;
 
 use super::policy::Gate;
 use crate::api::error::{Answer, Problem};
+use crate::core::live_grants;
 
 /// What a scope that names one session begins with.
 const SESSION_SCOPE: &str = "/session-";
@@ -47,24 +48,11 @@ impl Standing {
         if who == owner {
             return Standing::OwnSide;
         }
-        let mut was_granted = false;
-        let mut live = Vec::new();
-        for (hash, capability) in controls.capabilities() {
-            if capability.signer != owner || capability.delegate != who {
-                continue;
-            }
-            let Ok(grant) = capability.grant() else { continue };
-            was_granted = true;
-            let cid = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash);
-            if controls.revoked_by(&cid, owner).is_none() {
-                live.push(grant);
-            }
-        }
-        match (was_granted, live.iter().any(|grant| grant.role == Role::Agent)) {
-            (_, true) => Standing::OwnSide,
-            (true, false) if live.is_empty() => Standing::Former,
-            (true, false) => Standing::Party(live),
-            (false, false) => Standing::Stranger,
+        match live_grants(controls, owner, who) {
+            None => Standing::Stranger,
+            Some(live) if live.is_empty() => Standing::Former,
+            Some(live) if live.iter().any(|grant| grant.role == Role::Agent) => Standing::OwnSide,
+            Some(live) => Standing::Party(live),
         }
     }
 }

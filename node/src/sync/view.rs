@@ -104,6 +104,19 @@ impl PeerView {
         })
     }
 
+    /// The head of a session that the peer told, when that is no part of the history here.
+    #[must_use]
+    pub fn diverged(&self, session: SessionId) -> Option<Mark> {
+        let told = self.heads.iter().find(|head| head.session == session)?;
+        (told.relation == Relation::Diverged).then_some(told.head)
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        self.alias.clone().unwrap_or_else(|| self.principal.unwrap_or(self.peer).short())
+    }
+
     /// The peer's copy of a session, as it told it; none when it told nothing of that session.
     #[must_use]
     pub fn replica(&self, session: SessionId, tip: Mark) -> Option<Value> {

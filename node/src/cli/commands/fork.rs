@@ -10,7 +10,7 @@ use throughline_protocol::code::Code;
 use throughline_protocol::evidence::EXHIBIT_BYTES_MAX;
 use throughline_protocol::id::{Cid, SessionId};
 
-use super::export;
+use super::{bring_back, export};
 use crate::api::client::Call;
 use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
@@ -41,6 +41,12 @@ pub(crate) struct ForkArgs {
     /// Who holds the session from then on
     #[arg(long, value_name = "P", requires = "keep")]
     pub(crate) to: Option<String>,
+    /// Say the user's and the tools' words of a tail that was cut again, as new messages on the head that counts
+    #[arg(long, conflicts_with_all = ["keep", "evidence"])]
+    pub(crate) bring_back: bool,
+    /// With --bring-back: show the words, and sign nothing
+    #[arg(long, requires = "bring_back")]
+    pub(crate) dry_run: bool,
     /// How the owner key is opened
     #[command(flatten)]
     pub(crate) owner: OwnerArgs,
@@ -88,6 +94,7 @@ pub(crate) fn run(ctx: &Context, args: &ForkArgs) -> Answer<Outcome> {
     match (&args.command, &args.session) {
         (Some(ForkCommand::Export(args)), _) => write(ctx, args),
         (Some(ForkCommand::Import(args)), _) => import(ctx, args),
+        (None, Some(session)) if args.bring_back => bring_back::run(ctx, args, session),
         (None, Some(session)) => show(ctx, args, session),
         (None, None) => Err(Problem::new(Code::Usage, "expected a session").hint("throughline fork S")),
     }
@@ -304,6 +311,13 @@ fn page(answer: &Value, names: &Names) -> Page {
         if let Some(path) = view::at(item, "/path").as_str() {
             page.plain(format!("    {path}"));
         }
+    }
+    let words = view::items(answer, "/tail/words").len() as u64;
+    if words > 0 {
+        let words = format::count(words, "message", "messages");
+        page.hint(format!(
+            "{words} of a tail that was cut can be said again: throughline fork {short} --bring-back"
+        ));
     }
     if let Some(fix) = view::at(answer, "/fix").as_str() {
         page.plain(format!("neither is accepted until the owner decides: {fix}"));

@@ -7,6 +7,7 @@ pub(super) mod api;
 pub(super) mod append;
 pub(super) mod attach;
 pub(super) mod bench;
+mod bring_back;
 pub(super) mod config;
 pub(super) mod demo;
 pub(super) mod explain;
