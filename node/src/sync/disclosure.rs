@@ -170,11 +170,10 @@ pub(super) fn disclosed(
 impl Gate<'_> {
     /// As what the asker stands to an owner's control blobs.
     pub(super) fn standing(&mut self, owner: Principal) -> Answer<Standing> {
-        let who = self.asker.principal;
-        if who.is_none() {
-            // Without a look at the controls: nobody learns by the time it takes whether there are any.
+        if !self.may_be_party(owner)? {
             return Ok(Standing::Stranger);
         }
+        let who = self.asker.principal;
         Ok(Standing::of(self.controls(owner)?, owner, who))
     }
 

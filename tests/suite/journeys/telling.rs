@@ -57,8 +57,8 @@ fn a_revocation_reaches_who_was_off_from_whoever_knows_it() -> Result<()> {
 fn expect_stopped(lab: &throughline_testnet::Lab, node: &Node, session: &str, agent: &str) -> Result<()> {
     append(node, session, "late", &response("Still here."))?.refused(403, "E_REVOKED")?;
     let transcript = lab.file("late.jsonl", TRANSCRIPT)?.display().to_string();
-    node.home().cli(&["import", &transcript, "--agent", agent]).json()?.refused(8, "E_REVOKED")?;
-    node.home().cli(&["anchor", session]).json()?.refused(8, "E_REVOKED")?;
+    node.home().cli(&["import", &transcript, "--agent", agent]).json()?.refused(6, "E_REVOKED")?;
+    node.home().cli(&["anchor", session]).json()?.refused(6, "E_REVOKED")?;
     let status = node.home().json(&["status"])?;
     assert_eq!(text(&status, "/health/0/code")?, "E_REVOKED", "{status}");
     assert!(has_problem(&status, "E_REVOKED")?, "{status}");

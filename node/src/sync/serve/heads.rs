@@ -28,7 +28,11 @@ pub(super) fn heads(scene: &Scene, owners: &[OwnerState], sessions: &[SessionId]
     let mut gate = scene.gate();
     let mut held = Vec::with_capacity(owners.len());
     for asked in owners {
-        held.push(owner_state(&mut gate, asked.owner)?);
+        let told = owner_state(&mut gate, asked.owner)?;
+        if told.count > 0 && told.digest == asked.digest {
+            agrees(scene, told);
+        }
+        held.push(told);
     }
     let mut frame = Frame { owners: held, sessions: Vec::new(), bytes: owners.len() * HEAD_BYTES };
     if sessions.is_empty() {
@@ -95,6 +99,13 @@ fn owner_state(gate: &mut Gate<'_>, owner: Principal) -> Answer<OwnerState> {
     Ok(OwnerState::of(owner, &gate.disclosed(owner)?))
 }
 
+/// The asker holds all that it is told.
+fn agrees(scene: &Scene, told: OwnerState) {
+    if let Some(who) = scene.asker.principal {
+        scene.shared.agreed.note(who, told.owner, told.digest);
+    }
+}
+
 fn head_of(scene: &Scene, gate: &mut Gate<'_>, session: SessionId) -> Answer<Option<HeadState>> {
     let (head, reference) = match gate.head(session)? {
         Some(Head::Seen(seen, head)) => (head, reference_to(scene, &seen, head)?),
@@ -128,6 +139,7 @@ fn reference_to(scene: &Scene, seen: &Seen, head: Mark) -> Answer<Option<Arc<[u8
 /// Answers `control`: what the asker is told of the owner and does not hold.
 pub(super) fn control(scene: &Scene, owner: Principal, have: &[[u8; 32]], out: &Out) -> Served {
     let mut missing = scene.gate().disclosed(owner)?;
+    let told = OwnerState::of(owner, &missing);
     for hash in have {
         missing.remove(hash);
     }
@@ -143,5 +155,6 @@ pub(super) fn control(scene: &Scene, owner: Principal, have: &[[u8; 32]], out: &
     for frame in pack(ChainAnswer::Control, blobs) {
         send!(out, frame);
     }
+    agrees(scene, told);
     Ok(Ok(End::Done))
 }

@@ -19,6 +19,7 @@ use throughline_protocol::wire::{Credentials, ErrorCode};
 
 use crate::core::SignedAppend;
 use crate::sync::fault::PeerFault;
+use crate::sync::policy::{Asker, Gate, Party as Standing};
 use crate::sync::testbench::*;
 
 /// What a raw request is answered with.
@@ -271,6 +272,30 @@ async fn a_message_that_is_sent_again_is_answered_with_the_entry_that_it_became(
         assert_ne!(say(&mut builder), first);
         assert_eq!(send(&builder).await, twice);
         assert_eq!(holder.row(builder.session()).unwrap().tip.seq.get(), 2);
+    })
+    .await;
+}
+
+/// What a stranger is told takes the same work whether a private session is here or not: nothing of its owner is loaded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_told_before_an_owners_controls_are_loaded() {
+    in_time(async {
+        let (holder, stranger) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let (private, absent) = (session("private", 2), session("absent", 2));
+        holder.take(&private);
+        let (reader, shared) = (holder.node.reader().unwrap(), &holder.network.shared);
+        let key = stranger.network.peer_principal();
+        for principal in [None, Some(stranger.node.principal())] {
+            let peer = crate::net::peer_of(&key).unwrap();
+            let asker = Asker { peer, peer_key: key, principal, grants: Vec::new() };
+            let mut gate = Gate::new(&reader, &asker, &shared.targets, &shared.classes);
+            for builder in [&private, &absent] {
+                assert!(gate.head(builder.session()).unwrap().is_none());
+                assert!(gate.disclosed(owner()).unwrap().is_empty());
+                assert_eq!(gate.party_to(owner()).unwrap(), Standing::Stranger);
+            }
+            assert!(gate.owners.is_empty(), "{principal:?}");
+        }
     })
     .await;
 }
