@@ -7,10 +7,9 @@ use throughline_protocol::build;
 use throughline_protocol::code::Code;
 use throughline_protocol::codec::{Map, encode_map};
 use throughline_protocol::control::{Capability, Keep, Ref, Role, Tombstone};
-use throughline_protocol::entry::{Body, Class, Entry, Handoff, Note, PayloadRef, Place};
+use throughline_protocol::entry::{Body, Class, Entry, Handoff, Note, Place};
 use throughline_protocol::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 use throughline_protocol::sign::SigningKey;
-use throughline_protocol::view::EntryDraft;
 
 use super::args::OwnerArgs;
 use super::context::Context;
@@ -131,22 +130,7 @@ impl Owner {
     /// When `base` names no place.
     pub(crate) fn publish_note(&self, base: &Value) -> Answer<Vec<u8>> {
         let epoch = view::number(base, "/epoch");
-        self.entry(base, epoch, Body::Note(Note::Class(Class::Public)), None)
-    }
-
-    /// Signs a message, and frames it with its words; `base` is the API's answer about the next entry.
-    ///
-    /// # Errors
-    /// When `base` names no place, for words that no payload may hold, and without random bytes.
-    pub(crate) fn message(&self, base: &Value, draft: EntryDraft) -> Answer<Vec<u8>> {
-        let mut salt = [0; 32];
-        getrandom::fill(&mut salt)
-            .map_err(|error| Problem::new(Code::Internal, format!("expected random bytes, got: {error}")))?;
-        let built = draft.payload.map(|words| words.build(&draft.body, salt)).transpose();
-        let (bytes, named) = built.map_err(Problem::from)?.unzip();
-        let entry = self.entry(base, view::number(base, "/epoch"), draft.body, named)?;
-        let map = Map::new().with("entry", entry.as_slice());
-        Ok(encode_map(&map.with_some("payload", bytes.as_deref())))
+        self.entry(base, epoch, Body::Note(Note::Class(Class::Public)))
     }
 
     /// Signs the handoff that `facts` (`"sign"` of a move) ask for. There is no way back from handing it over.
@@ -158,10 +142,10 @@ impl Owner {
         let grant =
             view::at(facts, "/grant").as_str().map(str::parse::<Cid>).transpose().map_err(Problem::from)?;
         let handoff = Handoff { holder: Some(holder), grant, ..Handoff::default() };
-        self.entry(facts, view::number(facts, "/epoch"), Body::Handoff(handoff), None)
+        self.entry(facts, view::number(facts, "/epoch"), Body::Handoff(handoff))
     }
 
-    fn entry(&self, base: &Value, epoch: u64, body: Body, payload: Option<PayloadRef>) -> Answer<Vec<u8>> {
+    fn entry(&self, base: &Value, epoch: u64, body: Body) -> Answer<Vec<u8>> {
         let link = |pointer: &str| view::text(base, pointer).parse::<EntryCid>().map_err(Problem::from);
         let prev = link("/prev")?;
         let skip = view::at(base, "/skip")
@@ -182,7 +166,7 @@ impl Owner {
                 skip: skip.filter(|skip| *skip != prev),
             }),
             body,
-            payload,
+            payload: None,
             ext: None,
         })
     }

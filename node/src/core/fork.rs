@@ -16,7 +16,6 @@ use super::base::need_session;
 use super::controls::controls_of;
 use super::evidence::evidence_of;
 use super::scene::{Scene, from_store, is_disputed, path_to, prev_of};
-use super::tail::tail_of;
 use super::{Node, shape};
 use crate::api::error::Answer;
 
@@ -96,7 +95,6 @@ impl Node {
             "at": parting.as_ref().map(|parting| shape::mark(&parting.at)),
             "branches": branches,
             "evidence": evidence_of(self, &reader, session)?,
-            "tail": tail_of(&reader, &row, (&judged, &selection))?,
             "fix": disputed.then(|| format!("throughline fork {} --keep BRANCH --to PEER", session.short())),
         }))
     }

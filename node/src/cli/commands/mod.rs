@@ -7,7 +7,6 @@ pub(super) mod api;
 pub(super) mod append;
 pub(super) mod attach;
 pub(super) mod bench;
-mod bring_back;
 pub(super) mod config;
 pub(super) mod demo;
 pub(super) mod explain;
