@@ -20,7 +20,7 @@ use throughline_store::PinDepth;
 use super::peers::{self, KnownPeer};
 use super::testbench::*;
 use super::*;
-use crate::core::{AppendRequest as Append, CreateRequest};
+use crate::core::{AppendRequest as Append, ControlKind, CreateRequest, Keeping};
 
 fn message(text: &str) -> EntryDraft {
     let block = json!({"id": "b1", "type": "Paragraph", "text": text, "children": []});
@@ -520,6 +520,27 @@ impl HandoffHandler for Handler {
     fn ended(&self, _: SessionId, _: Arc<[u8]>) -> BoxFuture<'static, Answer<()>> {
         Box::pin(async { Ok(()) })
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_whose_grants_were_revoked_anchors_nothing() {
+    in_time(async {
+        let server = TestNode::start(TCP).await;
+        let mut builder = session("anchored by whom", 2);
+        server.take(&builder);
+        let account = builder.owner.clone();
+        let anchor = builder.reference(&account, 2, testing::Reach::Anchors);
+        let take = || server.node.take_control(ControlKind::Ref, anchor.bytes(), Keeping::DryRun);
+        let grant = server.grant(Role::Writer);
+        server.hold(std::slice::from_ref(&grant));
+        take().unwrap();
+        assert!(!server.node.is_revoked_by(owner()).unwrap());
+        // The owner's key signed it, on a machine that the owner gave up.
+        server.hold(&[builder.tombstone(&grant, Vec::new())]);
+        assert_eq!(take().unwrap_err().code(), Code::Revoked);
+        assert!(server.node.is_revoked_by(owner()).unwrap());
+    })
+    .await;
 }
 
 /// Tells what openings were shown to it.
