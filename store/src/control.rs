@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use redb::{ReadableTable as _, WriteTransaction};
 use sha2::{Digest, Sha256};
-use throughline_protocol::block::Signed;
+use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
 use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, SessionId, UnixMillis};
@@ -18,7 +19,7 @@ use crate::health::Urgency;
 use crate::payloads::Stored;
 use crate::rows::ControlRow;
 use crate::source::{Source, lookup};
-use crate::tables;
+use crate::tables::{self, Spec as _};
 use crate::to_judge;
 use crate::writer::{Changes, Step, View};
 
@@ -111,6 +112,9 @@ fn put(
         Shelf::Owner(owner) => {
             changes.put(tables::CONTROLS_OF_OWNER, (owner.key(), &hash), ())?;
             owners.insert(owner);
+            if let Control::Capability(capability) = control.value() {
+                changes.put(tables::DELEGATES, (owner.key(), capability.delegate.key()), ())?;
+            }
             if matches!(control.value(), Control::Tombstone(_)) {
                 to_judge::mark(changes, owner, &hash)?;
             }
@@ -158,6 +162,37 @@ pub(crate) fn resolve(source: &impl Source, cid: &Cid) -> Result<Option<[u8; 32]
         }
         HashKind::Blake2b256 => lookup(source, tables::CONTROL_ALIASES, cid.digest(), |hash| *hash),
     }
+}
+
+/// Lists who was granted something, in a database that was written before there was that list.
+pub(crate) fn list_delegates(txn: &WriteTransaction) -> Result<(), StoreError> {
+    let mut delegates = BTreeSet::new();
+    let controls = txn.open_table(tables::CONTROLS::DEFINITION)?;
+    for row in txn.open_table(tables::CONTROLS_OF_OWNER::DEFINITION)?.iter()? {
+        let (key, _) = row?;
+        let (owner, hash) = key.value();
+        let Some(row) = controls.get(hash)? else { continue };
+        // A row that cannot be read is told by fsck; it stops no other.
+        let Ok(row) = ControlRow::from_bytes(EntryCid::from_digest(*hash), row.value()) else { continue };
+        let control = Decoded::<Control>::decode(row.bytes).map_err(StoreError::Refused)?;
+        if let Control::Capability(capability) = control.value() {
+            delegates.insert((*owner, *capability.delegate.key()));
+        }
+    }
+    let mut listed = txn.open_table(tables::DELEGATES::DEFINITION)?;
+    for (owner, delegate) in &delegates {
+        listed.insert((owner, delegate), ())?;
+    }
+    Ok(())
+}
+
+/// Whether an owner ever granted something to a key: a look at one row, however many grants there are.
+pub(crate) fn is_delegate(
+    source: &impl Source,
+    owner: Principal,
+    who: Principal,
+) -> Result<bool, StoreError> {
+    Ok(lookup(source, tables::DELEGATES, (owner.key(), who.key()), |()| ())?.is_some())
 }
 
 /// The bytes of a blob, hashed.

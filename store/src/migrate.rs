@@ -2,6 +2,7 @@
 
 use redb::WriteTransaction;
 
+use crate::control;
 use crate::database::{Db, commit_durably};
 use crate::error::StoreError;
 use crate::source::counter;
@@ -36,6 +37,10 @@ pub(crate) fn run(database: &Db, migrations: &[Migration]) -> Result<u64, StoreE
         tables::create_all(&txn)?;
         let is_whole = txn.list_tables()?.count() == before;
         let format = counter(&txn, meta::SCHEMA)?;
+        if !is_whole && format > 0 {
+            // One that joined is filled from what is there.
+            control::list_delegates(&txn)?;
+        }
         let next = match format {
             0 => target,
             format if format >= target => {

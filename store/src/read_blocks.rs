@@ -195,6 +195,14 @@ impl Reader {
         control::hashes_of_owner(&self.txn, owner)
     }
 
+    /// Whether an owner ever granted something to a key, revoked or not.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn is_delegate(&self, owner: Principal, who: Principal) -> Result<bool, StoreError> {
+        control::is_delegate(&self.txn, owner, who)
+    }
+
     /// Bytes of a session's Refs, ascending by hash.
     ///
     /// # Errors

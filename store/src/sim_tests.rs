@@ -251,7 +251,8 @@ pub(crate) fn dump(store: &Store) -> Result<Dump, StoreError> {
         ($($table:ident),*) => { $(dump.insert(stringify!($table).to_owned(), rows(&reader, tables::$table)?);)* };
     }
     dump!(SESSIONS, SESSION_IDS, CHAIN_STATES, ENTRIES, INDEX, SIDE, BLOCKS, BLOCK_REFS, LINKS_OF_SESSION);
-    dump!(LEASES, REFUSED, CONTROLS, CONTROL_ALIASES, CONTROLS_OF_OWNER, REFS_OF_SESSION, OWNERS, TO_JUDGE);
+    dump!(LEASES, REFUSED, CONTROLS, CONTROL_ALIASES, CONTROLS_OF_OWNER, DELEGATES, REFS_OF_SESSION);
+    dump!(OWNERS, TO_JUDGE);
     dump!(GUARD, IDEMPOTENCY, IDEMPOTENCY_EXPIRY, STAGED, STAGING_SCOPES, PINS, JOBS, FACTS, EVENTS);
     let mut hasher = Sha256::new();
     for row in reader.txn.table(tables::META)?.iter()? {

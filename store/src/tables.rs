@@ -159,6 +159,8 @@ tables! {
     CONTROL_ALIASES (control_aliases): Digest32 => Digest32 = "control_aliases_v1";
     /// (owner key, hash) of capabilities and tombstones.
     CONTROLS_OF_OWNER (controls_of_owner): (Digest32, Digest32) => () = "controls_of_owner_v1";
+    /// (owner key, delegate key) of everybody who was ever granted something, revoked or not.
+    DELEGATES (delegates): (Digest32, Digest32) => () = "delegates_v1";
     /// (genesis digest, hash) of Refs; the session need not be held.
     REFS_OF_SESSION (refs_of_session): (Digest32, Digest32) => () = "refs_of_session_v1";
     /// Owner key → (count, digest) over its capabilities and tombstones.

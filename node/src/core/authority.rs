@@ -13,7 +13,7 @@ use throughline_protocol::sign::VerifyingKeys;
 use throughline_store::{PutControls, Reader, Stored};
 
 use super::base::standing;
-use super::controls::controls_of;
+use super::controls::{controls_of, live_grants};
 use super::owed::{Again, Applied};
 use super::scene::Scene;
 use super::{Node, now, shape};
@@ -56,7 +56,10 @@ impl Node {
                 capability.grant()?;
             }
             (ControlKind::Tombstone, Control::Tombstone(_)) => {}
-            (ControlKind::Ref, Control::Ref(_)) => self.check_session_ref(&signed)?,
+            (ControlKind::Ref, Control::Ref(value)) => {
+                self.expect_not_revoked(value.owner())?;
+                self.check_session_ref(&signed)?;
+            }
             _ => return Err(Problem::new(Code::Type, "this route takes another kind of blob")),
         }
         let (cid, revoking) = (signed.cid(), revoked_by(&signed));
@@ -128,6 +131,26 @@ impl Node {
         let from = before.map(|summary| summary.verdict);
         Ok((from.as_deref() != Some(evaluated.verdict.as_str()))
             .then(|| json!({"session": session.to_string(), "from": from, "to": evaluated.verdict})))
+    }
+
+    /// Whether every grant of this node by an owner was revoked.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(crate) fn is_revoked_by(&self, owner: Principal) -> Answer<bool> {
+        let controls = controls_of(&self.reader()?, owner, None)?;
+        Ok(live_grants(&controls, owner, self.principal()).is_some_and(|live| live.is_empty()))
+    }
+
+    /// What a machine acknowledges that its owner gave up, with the owner's key even, would keep what the revocation was to cut.
+    fn expect_not_revoked(&self, owner: Principal) -> Answer<()> {
+        if !self.is_revoked_by(owner)? {
+            return Ok(());
+        }
+        let what =
+            format!("every grant of this machine by {} was revoked: it anchors nothing", owner.short());
+        Err(Problem::new(Code::Revoked, what)
+            .hint(format!("if it is to take part again: throughline grant {}", self.principal())))
     }
 
     /// A Ref must fit the session that is held; one of a session that is not held is refused.

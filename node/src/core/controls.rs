@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::code::Code;
-use throughline_protocol::control::{Control, Role};
+use throughline_protocol::control::{Control, Grant, Role};
 use throughline_protocol::entry::Authority;
 use throughline_protocol::fork::Controls;
 use throughline_protocol::id::{AgentIri, Cid, Codec, HashKind, Principal, SessionId};
@@ -51,6 +51,24 @@ pub enum Granted {
     Revoked(Cid),
     /// It never had one.
     Never,
+}
+
+/// The live grants of a key by an owner; none at all when it never had one.
+#[must_use]
+pub(crate) fn live_grants(controls: &Controls, owner: Principal, who: Principal) -> Option<Vec<Grant>> {
+    let mut live = None;
+    for (hash, capability) in controls.capabilities() {
+        if capability.signer != owner || capability.delegate != who {
+            continue;
+        }
+        let Ok(grant) = capability.grant() else { continue };
+        let live = live.get_or_insert_with(Vec::new);
+        let cid = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash);
+        if controls.revoked_by(&cid, owner).is_none() {
+            live.push(grant);
+        }
+    }
+    live
 }
 
 /// The grant under which `delegate` may act as `role` for `owner` in a session of `agent`: a live one if there is one.

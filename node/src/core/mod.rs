@@ -65,6 +65,7 @@ pub use authority::{ControlKind, ControlsTaken, Keeping};
 pub(crate) use base::{Standing, need_session, standing};
 pub use bring_back::BringBack;
 pub(crate) use controls::held_controls;
+pub(crate) use controls::live_grants;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
 pub use cut::Cut;
@@ -77,7 +78,7 @@ pub use import_agents::{AgentName, SUB_AGENT_NAME_BYTES_MAX, SUB_AGENTS_MAX, che
 pub use inventory::StoreInventory;
 pub(crate) use inventory::links_here;
 pub use preview::Revoke;
-pub use problems::Lookout;
+pub use problems::{Lookout, diverged};
 pub use refs::ref_facts;
 pub use repair::{cids_of as cids_of_damaged, fsck_inventory, fsck_json, plan as repair_plan};
 pub use verify::PayloadUse;

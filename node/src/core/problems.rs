@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use throughline_protocol::clock;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::{Grant, Role};
-use throughline_protocol::fork::Ending;
+use throughline_protocol::fork::{Ending, Mark};
 use throughline_protocol::handoff::{Limits, MoveId};
 use throughline_protocol::id::{AgentIri, Cid, Codec, Epoch, HashKind, Principal, SessionId, UnixMillis};
 use throughline_protocol::verify::ChainState;
@@ -264,12 +264,16 @@ fn by_verdict(row: &SessionRow) -> Option<Value> {
             "E_FENCED",
             "a server went on after it was handed over; its entries do not count",
             By::Operator,
-            "verify",
+            "fork",
         ),
         "incomplete" => ("E_INCOMPLETE", "blobs that are needed to judge are missing", By::Operator, "fetch"),
         _ => return None,
     };
-    Some(problem(code, message, by, format!("throughline {command} {}", row.session.short())))
+    let fix = match command {
+        "fork" if code == "E_FENCED" => bring_back(row),
+        command => format!("throughline {command} {}", row.session.short()),
+    };
+    Some(problem(code, message, by, fix))
 }
 
 /// A revocation was kept and could not be applied to the session; all others of the owner were judged.
@@ -283,7 +287,18 @@ fn unjudged() -> Value {
 }
 
 fn behind(row: &SessionRow) -> Option<Value> {
-    (row.fence > row.tip.epoch).then(|| {
+    if row.fence <= row.tip.epoch {
+        return None;
+    }
+    let is_left = matches!(row.state, SessionState::Retired { .. });
+    Some(if is_left {
+        problem(
+            "E_FENCED",
+            "the owner handed this session over while this node was away: it signs here no more, and what it signed since does not count",
+            By::Operator,
+            bring_back(row),
+        )
+    } else {
         problem(
             "E_FENCED",
             "a later epoch exists and is not held here",
@@ -291,6 +306,29 @@ fn behind(row: &SessionRow) -> Option<Value> {
             format!("throughline fetch {}", row.session.short()),
         )
     })
+}
+
+fn bring_back(row: &SessionRow) -> String {
+    format!("throughline fork {} --bring-back", row.session.short())
+}
+
+/// A peer told a head that is no part of the history here: it went on after it was left, or somebody signed two histories.
+#[must_use]
+pub fn diverged(row: &SessionRow, peer: &str, told: Mark) -> Value {
+    let (session, seq, epoch) = (row.session.short(), told.seq, told.epoch);
+    if told.epoch < row.tip.epoch {
+        let message = format!(
+            "{peer} went on to seq {seq} of epoch {epoch} after the session was handed over; that does not count"
+        );
+        return problem("E_FENCED", &message, By::Operator, format!("{}, on {peer}", bring_back(row)));
+    }
+    let message = format!("{peer} tells seq {seq} of epoch {epoch}, which is no part of the history here");
+    problem(
+        "E_REF_INCONSISTENT",
+        &message,
+        By::Operator,
+        format!("throughline fetch {session} --from {peer}"),
+    )
 }
 
 /// This node stands still for a move that is stuck, or that nobody drives.

@@ -44,6 +44,15 @@ impl HandoffHandler for Server {
         }
         .boxed()
     }
+
+    fn ended(&self, session: SessionId, opening: Arc<[u8]>) -> BoxFuture<'static, Answer<()>> {
+        let node = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        async move {
+            let desk = node.ok_or(Code::Interrupted)?.moves()?;
+            desk.blocking(move |desk| desk.ended(session, &opening)).await
+        }
+        .boxed()
+    }
 }
 
 fn network(node: &Node) -> Result<&Network, Code> {

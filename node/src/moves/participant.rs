@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::handoff::Answer as State;
+use throughline_protocol::handoff::{Answer as State, MoveId};
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::wire::handoff::{HandoffAnswer, HandoffRequest, HandoffState, HandoffStep};
 use throughline_store::PutControls;
@@ -16,7 +16,7 @@ use throughline_store::PutControls;
 use super::held::Held;
 use super::{Desk, facts, wire};
 use crate::api::error::{Answer, Problem};
-use crate::core::{controls_of, now};
+use crate::core::{controls_of, need_session, now};
 
 /// Sessions whose machines are kept in memory; the others are read again when somebody asks.
 const HELD_MAX: usize = 256;
@@ -78,6 +78,20 @@ impl Desk {
             (status.seq, status.head) = (tip.seq, Some(tip.cid));
         }
         Ok(answer)
+    }
+
+    /// An opening that somebody showed ends the epoch before it here, as when the driver of its move sends it: the owner's signature
+    /// decides, not who shows it.
+    ///
+    /// # Errors
+    /// What the opening breaks; `E_NOT_FOUND_YET` for a session that is not held.
+    pub(super) fn ended(&self, session: SessionId, opening: &[u8]) -> Answer<()> {
+        let owner = need_session(&self.node.reader()?, session)?.owner;
+        let held = self.held(session)?;
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        let retire = HandoffStep::Retire { handoff: Arc::from(opening), receipt: Arc::from([]) };
+        held.handle(self, (None, owner), MoveId::from_bytes([0; 16]), &retire)?;
+        Ok(())
     }
 
     /// Whether the asker may move the session; the session's owner. Grants that came along are kept only then.

@@ -14,7 +14,9 @@
 mod ask;
 mod contacts;
 mod dialer;
+mod disclosure;
 mod driver;
+mod ending;
 mod evidence;
 mod fault;
 mod fetch;

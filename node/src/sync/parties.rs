@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libp2p::PeerId;
 use throughline_protocol::id::Principal;
+use tokio::sync::Notify;
 
 use super::policy::{Party, party};
 use super::shared::Shared;
@@ -41,6 +42,50 @@ impl Parties {
     }
 }
 
+/// Principals whose last agreement is remembered; the one that agreed longest ago is forgotten first.
+const AGREED_MAX: usize = 1_024;
+
+/// What others were last seen to hold of an owner's control blobs, of those that they are told: the digest of what was told. `told` and
+/// `pending` are a view of it.
+#[derive(Default)]
+pub(super) struct Agreed {
+    seen: Mutex<VecDeque<((Principal, Principal), [u8; 32])>>,
+    changed: Notify,
+}
+
+impl Agreed {
+    /// `who` holds all that it is told of `owner`.
+    pub(super) fn note(&self, who: Principal, owner: Principal, digest: [u8; 32]) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|(of, _)| *of != (who, owner));
+        if seen.len() == AGREED_MAX {
+            seen.pop_front();
+        }
+        seen.push_back(((who, owner), digest));
+        drop(seen);
+        self.changed.notify_waiters();
+    }
+
+    /// What `who` was last seen to hold of `owner`.
+    pub(super) fn last(&self, who: Principal, owner: Principal) -> Option<[u8; 32]> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().find(|(of, _)| *of == (who, owner)).map(|(_, digest)| *digest)
+    }
+
+    /// Returns once all of these are seen to agree.
+    pub(super) async fn all(&self, owner: Principal, wanted: &[(Principal, [u8; 32])]) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if wanted.iter().all(|(who, digest)| self.last(*who, owner) == Some(*digest)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
 /// A peer of the address book.
 pub(super) async fn know(shared: &Shared, peer: Principal) {
     if shared.parties.add(peer)
@@ -66,6 +111,22 @@ pub(super) async fn proved(shared: &Shared, peer: PeerId, principal: Principal) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_agreed_is_bounded_and_agrees_to_what_was_told_last() {
+        let agreed = Agreed::default();
+        let key = |number: u8| Principal::from_key([number; 32]);
+        agreed.note(key(1), key(9), [1; 32]);
+        agreed.note(key(1), key(9), [2; 32]);
+        agreed.all(key(9), &[(key(1), [2; 32])]).await;
+        assert_eq!((agreed.last(key(1), key(9)), agreed.last(key(1), key(8))), (Some([2; 32]), None));
+        for number in 0..AGREED_MAX {
+            let mut owner = [0; 32];
+            owner[..8].copy_from_slice(&number.to_be_bytes());
+            agreed.note(key(2), Principal::from_key(owner), [3; 32]);
+        }
+        assert_eq!(agreed.last(key(1), key(9)), None);
+    }
 
     #[test]
     fn the_known_are_bounded_and_the_oldest_goes_first() {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use libp2p::PeerId;
-use throughline_protocol::block::Signed;
+use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::clock::Apart;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::Class;
@@ -249,24 +249,55 @@ impl<'a> Gate<'a> {
     /// As what the asker stands to an owner under any live grant, whichever session or agent that covers: who has one takes
     /// part in something of the owner's, and needs to know what else was granted and revoked.
     pub(super) fn party_to(&mut self, owner: Principal) -> Answer<Party> {
-        let who = self.asker.principal;
-        if who.is_none() {
-            // Without a look at the controls: nobody learns by the time it takes whether there are any.
+        if !self.may_be_party(owner)? {
             return Ok(Party::Stranger);
         }
+        let who = self.asker.principal;
         Ok(party(self.controls(owner)?, owner, who, None))
+    }
+
+    /// Whether the asker is the owner or was ever granted something by it. Asked before the owner's controls are loaded: nobody else
+    /// learns by the time it takes whether there are any.
+    pub(super) fn may_be_party(&self, owner: Principal) -> Answer<bool> {
+        let Some(who) = self.asker.principal else { return Ok(false) };
+        let names_it = |grant: &Signed<Control>| matches!(grant.value(), Control::Capability(grant) if grant.signer == owner && grant.delegate == who);
+        let listed = self.reader.is_delegate(owner, who)?;
+        Ok(listed || who == owner || self.asker.grants.iter().any(names_it))
+    }
+
+    /// What anybody may see of a session. One that publishes nothing is as one that is not here: the same is looked up for both.
+    fn seen_by_anybody(&mut self, session: SessionId) -> Answer<Option<Seen>> {
+        let publishes = |bytes: Vec<u8>| -> Answer<bool> {
+            let blob = Decoded::<Control>::decode(bytes)?;
+            Ok(matches!(blob.value(), Control::Ref(value) if !value.private))
+        };
+        let shown = self.reader.refs_of_session(session)?.into_iter().map(publishes);
+        if !shown.collect::<Answer<Vec<bool>>>()?.contains(&true) {
+            return Ok(None);
+        }
+        let Some(view) = View::read(self.reader, session)? else { return Ok(None) };
+        let (reader, classes, owner) = (self.reader, self.classes, view.row.owner);
+        let part = published(reader, classes, &view, self.controls(owner)?)?;
+        Ok(part.map(|mark| Seen { view, reach: Reach::Through(mark) }))
     }
 
     /// What the asker may see of a session; none when that is nothing, whatever the reason.
     pub(super) fn session(&mut self, session: SessionId) -> Answer<Option<Seen>> {
+        let who = self.asker.principal;
+        let is_target = who.is_some_and(|who| self.targets.holds(session, who));
+        let row = self.reader.session(session)?;
+        // Of a session that is not here the owner is nobody: the same is looked up as for one that is not for the asker.
+        let owner = row.map_or(self.asker.peer_key, |row| row.owner);
+        if !self.may_be_party(owner)? && !is_target {
+            return self.seen_by_anybody(session);
+        }
         let Some(view) = View::read(self.reader, session)? else { return Ok(None) };
-        let (who, owner) = (self.asker.principal, view.row.owner);
         let covers = (session, view.state.agent());
         let party = party(self.controls(owner)?, owner, who, Some(covers));
         // The chain goes on naming a holder whose grant was revoked, until the owner hands over.
         let holds = |who| view.state.holder() == Some(who) && party <= Party::Writer;
         let tie = match who {
-            Some(who) if holds(who) || self.targets.holds(session, who) => Tie::Holds,
+            Some(who) if holds(who) || is_target => Tie::Holds,
             Some(_) | None => Tie::None,
         };
         let class = view.state.class();

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::contacts::Contacts;
 use super::follow::{Anchors, Asking, Outbox, Topics};
-use super::parties::Parties;
+use super::parties::{Agreed, Parties};
 use super::policy::Targets;
 use super::published::Classes;
 use super::serve::HandoffHandler;
@@ -68,6 +68,7 @@ pub(super) struct Shared {
     pub(super) asking: Asking,
     pub(super) topics: Topics,
     pub(super) parties: Parties,
+    pub(super) agreed: Agreed,
     pub(super) anchors: Anchors,
     pub(super) evidence: super::evidence::Told,
     pub(super) book_changed: Notify,
@@ -90,6 +91,7 @@ impl Shared {
             asking: Asking::default(),
             topics: Topics::default(),
             parties: Parties::default(),
+            agreed: Agreed::default(),
             anchors: Anchors::default(),
             evidence: super::evidence::Told::default(),
             book_changed: Notify::new(),

@@ -17,9 +17,10 @@ use throughline_protocol::wire::handoff::{HandoffState, HandoffStatus, HandoffSt
 use throughline_protocol::wire::{Credentials, ErrorCode, Message as _};
 use throughline_store::PinDepth;
 
+use super::peers::{self, KnownPeer};
 use super::testbench::*;
 use super::*;
-use crate::core::{AppendRequest as Append, CreateRequest};
+use crate::core::{AppendRequest as Append, ControlKind, CreateRequest, Keeping};
 
 fn message(text: &str) -> EntryDraft {
     let block = json!({"id": "b1", "type": "Paragraph", "text": text, "children": []});
@@ -259,7 +260,8 @@ async fn grants_and_revocations_of_others_reach_connected_nodes() {
         desktop.hold(&controls);
         let blobs = controls.iter().map(|control| Arc::clone(control.bytes())).collect();
         let told = desktop.network.tell_controls(owner(), blobs).await;
-        assert_eq!((told.peers, told.pending), (1, 0));
+        // The server was seen to agree; the reader was never seen.
+        assert_eq!((told.peers, told.pending), (1, 1));
         let is_held = |node: &Node, control: &Signed<Control>| {
             node.reader().unwrap().control(&control.cid().cid()).unwrap().is_some()
         };
@@ -514,6 +516,96 @@ impl HandoffHandler for Handler {
         self.0.lock().unwrap().push(asker.principal);
         Box::pin(async { HandoffAnswer::State(HandoffStatus::of(HandoffState::Retired)) })
     }
+
+    fn ended(&self, _: SessionId, _: Arc<[u8]>) -> BoxFuture<'static, Answer<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_whose_grants_were_revoked_anchors_nothing() {
+    in_time(async {
+        let server = TestNode::start(TCP).await;
+        let mut builder = session("anchored by whom", 2);
+        server.take(&builder);
+        let account = builder.owner.clone();
+        let anchor = builder.reference(&account, 2, testing::Reach::Anchors);
+        let take = || server.node.take_control(ControlKind::Ref, anchor.bytes(), Keeping::DryRun);
+        let grant = server.grant(Role::Writer);
+        server.hold(std::slice::from_ref(&grant));
+        take().unwrap();
+        assert!(!server.node.is_revoked_by(owner()).unwrap());
+        // The owner's key signed it, on a machine that the owner gave up.
+        server.hold(&[builder.tombstone(&grant, Vec::new())]);
+        assert_eq!(take().unwrap_err().code(), Code::Revoked);
+        assert!(server.node.is_revoked_by(owner()).unwrap());
+    })
+    .await;
+}
+
+/// Tells what openings were shown to it.
+struct Left(tokio::sync::mpsc::UnboundedSender<EntryCid>);
+
+impl HandoffHandler for Left {
+    fn handle(&self, _: Asker, _: HandoffRequest) -> BoxFuture<'static, HandoffAnswer> {
+        Box::pin(async { HandoffAnswer::State(HandoffStatus::of(HandoffState::Retired)) })
+    }
+
+    fn ended(&self, _: SessionId, opening: Arc<[u8]>) -> BoxFuture<'static, Answer<()>> {
+        self.0.send(EntryCid::of(&opening)).unwrap();
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A holder of epoch 0 that was off while the owner opened epochs 1 and 2, and that may read nothing when it comes back: the
+/// session is confidential, or its grant was revoked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_was_left_is_told_what_ended_its_epoch_and_nothing_else() {
+    in_time(async {
+        for is_revoked in [false, true] {
+            let (left, other) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+            let (sender, mut shown) = tokio::sync::mpsc::unbounded_channel();
+            left.network.serve_handoffs(Arc::new(Left(sender)));
+            let grant = left.grant(Role::Writer);
+            let mut builder = SessionBuilder::with_genesis("left behind", |genesis| {
+                genesis.holder = Some(left.node.principal());
+                genesis.class = if is_revoked { Class::Internal } else { Class::Confidential };
+            });
+            let (owner_of, first, second) =
+                (builder.owner.clone(), builder.server1.clone(), builder.server2.clone());
+            builder.user(&owner_of, "before");
+            for node in [&left, &other] {
+                node.hold(&[grant.clone(), other.grant(Role::Agent)]);
+            }
+            left.take(&builder);
+            let ended = builder.handoff(Some(&first));
+            builder.user(&owner_of, "not for those who were left");
+            let latest = builder.handoff(Some(&second));
+            if is_revoked {
+                builder.tombstone(&grant, Vec::new());
+            }
+            other.take(&builder);
+
+            // Whichever of them dials: what differs is found when they meet.
+            if is_revoked {
+                left.meet("other", &other).await;
+            } else {
+                let known = KnownPeer::of_ticket("other", &other.ticket().await).unwrap();
+                peers::add(&left.node, &known).unwrap();
+                other.meet("left", &left).await;
+            }
+            assert_eq!(shown.recv().await, Some(ended));
+            let peer = net::peer_of(&other.network.peer_principal()).unwrap();
+            let shared = &left.network.shared;
+            let credentials = shared.credentials(peer, Some(owner()), None).await.unwrap();
+            let (mut got, asked) = (Vec::new(), [latest.cid(), ended.cid()]);
+            shared.ask_blocks(peer, &credentials, &asked, SOON, &mut got).await.unwrap();
+            assert_eq!(got.iter().map(|block| block.cid()).collect::<Vec<_>>(), [ended.cid()]);
+            let fetched = left.bring(builder.session(), &["other".to_owned()]).await;
+            assert_eq!(fetched.unwrap_err().code(), Code::NotFoundYet);
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -109,6 +109,13 @@ impl PeerView {
         })
     }
 
+    /// The head of a session that the peer told, when that is no part of the history here.
+    #[must_use]
+    pub fn diverged(&self, session: SessionId) -> Option<Mark> {
+        let told = self.heads.iter().find(|head| head.session == session)?;
+        (told.relation == Relation::Diverged).then_some(told.head)
+    }
+
     /// What to call it.
     #[must_use]
     pub fn name(&self) -> String {

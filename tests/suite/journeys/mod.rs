@@ -13,6 +13,7 @@ mod import;
 mod local_api;
 mod moving;
 mod start;
+mod telling;
 mod verifying;
 
 use anyhow::{Context as _, Result};

@@ -16,7 +16,8 @@ use throughline_store::{Damage, Ended, Fsck, ReadOnly};
 use crate::api::error::Answer;
 use crate::api::{App, openapi};
 use crate::core::{
-    Devices, Lookout, Node, cids_of_damaged, fsck_inventory, fsck_json, need_session, repair_plan, shape,
+    Devices, Lookout, Node, cids_of_damaged, diverged, fsck_inventory, fsck_json, need_session, repair_plan,
+    shape,
 };
 use crate::report::Required;
 use crate::sync::{BlobsCame, PeerView, Tally, Wanted};
@@ -130,7 +131,13 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
     let sessions: Vec<Value> = rows
         .iter()
         .map(|row| {
-            let mut object = shape::session(row, node.principal(), &aliases, lookout.of(row));
+            let mut problems = lookout.of(row);
+            // What its verdict says, it says of a tail and of a dispute.
+            if matches!(row.summary.verdict.as_str(), "valid" | "sealed") {
+                let others = peers.iter().filter_map(|peer| Some((peer.name(), peer.diverged(row.session)?)));
+                problems.extend(others.map(|(peer, told)| diverged(row, &peer, told)));
+            }
+            let mut object = shape::session(row, node.principal(), &aliases, problems);
             let replicas = peers.iter().filter_map(|peer| peer.replica(row.session, row.tip));
             object["replicas"] = replicas.collect::<Vec<_>>().into();
             object
@@ -154,6 +161,7 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
         })
         .chain(clocks)
         .collect();
+    let health: Vec<Value> = health.into_iter().chain(revoked(node)?).collect();
     let (devices, devices_cut) = Devices::of(node, &reader).report(only, &aliases)?;
     Ok(json!({
         "v": 1, "kind": "status",
@@ -168,6 +176,23 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
         },
         "health": health, "sessions": sessions, "totals": totals, "cut": node.cuts(),
     }))
+}
+
+/// Why a machine stopped that its owner gave up.
+fn revoked(node: &Node) -> Answer<Option<Value>> {
+    let Some(owner) = node.owner() else { return Ok(None) };
+    if !node.is_revoked_by(owner)? {
+        return Ok(None);
+    }
+    let message = format!(
+        "every grant of this machine by {} was revoked: it signs, imports and anchors nothing for that owner",
+        owner.short()
+    );
+    let fix = format!(
+        "if it is to take part again, where the owner key is: throughline grant {}",
+        node.principal()
+    );
+    Ok(Some(json!({"code": "E_REVOKED", "severity": "error", "message": message, "fix": fix})))
 }
 
 /// With `"repair": true` what is damaged is fetched again, from the peers in `"from"` or all that are known, and lost rows are made

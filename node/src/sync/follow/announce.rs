@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use libp2p::PeerId;
@@ -10,7 +11,7 @@ use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::control::{Control, Ref};
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::evidence::Accusation;
-use throughline_protocol::id::{Cid, EntryCid, Principal, SessionId};
+use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, SessionId};
 use throughline_protocol::wire::announce::{Hint, Message};
 use throughline_protocol::wire::chain::{ChainAsk, OwnerState};
 use throughline_store::Reader;
@@ -21,7 +22,7 @@ use crate::core::{Node, controls_of};
 use crate::sync::evidence;
 use crate::sync::fault::PeerFault;
 use crate::sync::peers;
-use crate::sync::policy::{Asker, Gate, Party, Reach, View};
+use crate::sync::policy::{Asker, Gate, Reach, View};
 use crate::sync::published::published;
 use crate::sync::shared::Shared;
 
@@ -63,12 +64,15 @@ impl Outbox {
     }
 }
 
-/// Whom control blobs were told to.
+/// How long those who are connected are waited for to agree.
+const AGREES_WITHIN: Duration = Duration::from_secs(5);
+
+/// Who is seen to know an owner's control blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Peers that took them in, or were told to ask.
+    /// Those who were seen to hold all that they are told.
     pub peers: usize,
-    /// Known peers that were not reached.
+    /// Those who were not, since it changed last: they hear of it when they meet somebody who knows.
     pub pending: usize,
 }
 
@@ -251,18 +255,18 @@ async fn post(
     futures::stream::iter(told).buffer_unordered(at_a_time).filter_map(std::future::ready).collect().await
 }
 
-/// Tells connected peers that take part in an owner's sessions about control blobs of that owner: revocations and Refs are
-/// handed over, grants are asked for by peers that see from the digest that something is new. Whose grant was revoked takes part
-/// no more, and is handed the revocation of it all the same.
+/// Tells peers about control blobs of an owner, which are stored already. A Ref is handed to those who may read its session, and is
+/// published where it publishes, as a revocation is. Grants and revocations are a difference that is found when two meet: those
+/// who are connected are shown that there is one, and what is told of it is who was seen to agree since.
 pub(in crate::sync) async fn tell_controls(
     shared: &Arc<Shared>,
     owner: Principal,
     blobs: Vec<Arc<[u8]>>,
 ) -> Told {
     let askers = askers(shared).await;
-    let worker = Arc::clone(shared);
-    let gathered = shared.on_node(move |node| gather(&worker, node, owner, &blobs, &askers)).await;
-    let Ok((letters, parties, state)) = gathered else { return Told::default() };
+    let (worker, given) = (Arc::clone(shared), blobs.clone());
+    let gathered = shared.on_node(move |node| gather(&worker, node, owner, &given, &askers)).await;
+    let Ok(Gathered { letters, shown }) = gathered else { return Told::default() };
     let mut reached = BTreeSet::new();
     for letter in &letters {
         if letter.on_topic {
@@ -270,17 +274,18 @@ pub(in crate::sync) async fn tell_controls(
         }
         reached.extend(post(shared, owner, &letter.readers, &letter.message).await);
     }
-    // A party was told when it knows of all of them, and the digest says so of grants too.
-    for peer in parties {
-        match show_digest(shared, peer, state).await {
-            Ok(()) => {
-                reached.insert(peer);
-            }
-            Err(fault) => {
-                tracing::debug!(%peer, %fault, "a peer was not told");
-                reached.remove(&peer);
+    if let Some(shown) = shown {
+        let mut wanted = Vec::new();
+        for (peer, who, state) in shown {
+            match show_digest(shared, peer, state).await {
+                Ok(()) => wanted.push((who, state.digest)),
+                Err(fault) => tracing::debug!(%peer, %fault, "a peer was not told"),
             }
         }
+        // Who takes longer is told all the same; it is not seen to agree yet.
+        let _ = tokio::time::timeout(AGREES_WITHIN, shared.agreed.all(owner, &wanted)).await;
+        let worker = Arc::clone(shared);
+        return shared.on_node(move |node| told(&worker, node, owner, &blobs)).await.unwrap_or_default();
     }
     let book = shared.on_node(|node| peers::list(&node.reader()?)).await.unwrap_or_default();
     let is_reached =
@@ -288,33 +293,36 @@ pub(in crate::sync) async fn tell_controls(
     Told { peers: reached.len(), pending: book.iter().filter(|peer| !is_reached(peer)).count() }
 }
 
-/// What is handed over to whom, the peers that take part in the owner's sessions, and what this node holds.
+/// What there is to tell, and to whom.
+struct Gathered {
+    /// Messages that are published, or handed over.
+    letters: Vec<Letter>,
+    /// The connected peers whom the owner's control blobs concern, with what each is told of; none when there are only Refs.
+    shown: Option<Vec<(PeerId, Principal, OwnerState)>>,
+}
+
 fn gather(
     shared: &Shared,
     node: &Node,
     owner: Principal,
     blobs: &[Arc<[u8]>],
     askers: &[Asker],
-) -> Answer<(Vec<Letter>, Vec<PeerId>, OwnerState)> {
+) -> Answer<Gathered> {
     let reader = node.reader()?;
-    let mut parties = Vec::new();
-    for asker in askers {
-        let mut gate = Gate::new(&reader, asker, &shared.targets, &shared.classes);
-        if gate.party_to(owner)? != Party::Stranger {
-            parties.push(asker.peer);
-        }
-    }
     let mut letters = Vec::new();
+    let mut is_compared = false;
     for blob in blobs {
         let control = Decoded::<Control>::decode(Arc::clone(blob))?;
         let mut hint = Hint::default();
         let (readers, on_topic) = match control.value() {
-            Control::Capability(_) => continue,
+            Control::Capability(_) => {
+                is_compared = true;
+                continue;
+            }
             // Revocations concern everybody who follows the owner; they name no session that is not public.
-            Control::Tombstone(tombstone) => {
-                let revoked = delegates_of(&reader, owner, &tombstone.capability, askers)?;
-                let others = revoked.into_iter().filter(|peer| !parties.contains(peer));
-                (parties.iter().copied().chain(others).collect(), true)
+            Control::Tombstone(_) => {
+                is_compared = true;
+                (Vec::new(), true)
             }
             Control::Ref(value) => {
                 let head = value.session_head()?;
@@ -329,21 +337,59 @@ fn gather(
         let message = Message { blob: Arc::clone(blob), control, hint }.encode()?;
         letters.push(Letter { owner, message: message.into(), on_topic, readers, evidence: None });
     }
-    let held = reader.owner_digest(owner)?;
-    Ok((letters, parties, OwnerState { owner, count: held.count, digest: held.digest }))
+    let mut shown = Vec::new();
+    for asker in askers.iter().filter(|_| is_compared) {
+        let told = Gate::new(&reader, asker, &shared.targets, &shared.classes).disclosed(owner)?;
+        if let (Some(who), false) = (asker.principal, told.is_empty()) {
+            shown.push((asker.peer, who, OwnerState::of(owner, &told)));
+        }
+    }
+    Ok(Gathered { letters, shown: is_compared.then_some(shown) })
 }
 
-/// The askers that a capability of the owner was given to: once its tombstone is stored, no live grant names them any more.
-fn delegates_of(
-    reader: &Reader,
-    owner: Principal,
-    capability: &Cid,
-    askers: &[Asker],
-) -> Answer<Vec<PeerId>> {
-    let controls = controls_of(reader, owner, None)?;
-    let is_delegate =
-        |asker: &&Asker| asker.principal.is_some_and(|who| controls.grant(capability, who, owner).is_ok());
-    Ok(askers.iter().filter(is_delegate).map(|asker| asker.peer).collect())
+/// Who was seen to agree about an owner's control blobs, and who was not: of those with a live grant, those whom the address book
+/// names, and those whose grant these blobs revoke.
+fn told(shared: &Shared, node: &Node, owner: Principal, blobs: &[Arc<[u8]>]) -> Answer<Told> {
+    let reader = node.reader()?;
+    let controls = controls_of(&reader, owner, None)?;
+    let mut revoked = BTreeSet::new();
+    for blob in blobs {
+        if let Control::Tombstone(tombstone) = Decoded::<Control>::decode(Arc::clone(blob))?.value() {
+            revoked.extend(controls.capability_hash(&tombstone.capability));
+        }
+    }
+    let book: BTreeSet<Principal> = peers::list(&reader)?.into_iter().map(|peer| peer.principal).collect();
+    let mut known = BTreeSet::new();
+    for (hash, capability) in controls.capabilities() {
+        let cid = Cid::from_parts(Codec::DagCbor, HashKind::Sha256, *hash);
+        let is_known = book.contains(&capability.delegate)
+            || revoked.contains(hash)
+            || controls.revoked_by(&cid, owner).is_none();
+        if capability.signer == owner && capability.grant().is_ok() && is_known {
+            known.insert(capability.delegate);
+        }
+    }
+    known.remove(&node.principal());
+    known.remove(&owner);
+    let mut counts = Told::default();
+    for who in known {
+        let agrees = match shared.agreed.last(who, owner) {
+            Some(last) => {
+                let asker = Asker {
+                    peer: shared.net.peer_id(),
+                    peer_key: who,
+                    principal: Some(who),
+                    apart: None,
+                    grants: Vec::new(),
+                };
+                let told = Gate::new(&reader, &asker, &shared.targets, &shared.classes).disclosed(owner)?;
+                OwnerState::of(owner, &told).digest == last
+            }
+            None => false,
+        };
+        *(if agrees { &mut counts.peers } else { &mut counts.pending }) += 1;
+    }
+    Ok(counts)
 }
 
 fn readers_of(shared: &Shared, reader: &Reader, session: SessionId, askers: &[Asker]) -> Answer<Vec<PeerId>> {

@@ -13,7 +13,7 @@ use throughline_store::{PinDepth, Reader};
 use crate::api::error::Answer;
 use crate::core::{Granted, Node, controls_of, grant_of};
 use crate::sync::peers;
-use crate::sync::policy::{Asker, Gate, Party};
+use crate::sync::policy::{Asker, Gate};
 use crate::sync::shared::Shared;
 
 /// Sessions that are followed at most.
@@ -96,9 +96,8 @@ impl Interest {
         }
         let mut owners = Vec::new();
         for state in &self.owners {
-            let may = known.is_some()
-                || shared.contacts.told_of(key, state.owner)
-                || gate.party_to(state.owner)? != Party::Stranger;
+            let may =
+                known.is_some() || shared.contacts.told_of(key, state.owner) || gate.concerns(state.owner)?;
             if may {
                 owners.push(*state);
             }

@@ -24,6 +24,7 @@ use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, 
 use crate::api::error::Answer;
 use crate::core::{Cut, Node};
 use crate::sync::contacts::Taken;
+use crate::sync::ending::take_ending;
 use crate::sync::evidence;
 use crate::sync::fault::PeerFault;
 use crate::sync::fetch::{FollowedUp, Provider, mark_of};
@@ -224,6 +225,10 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     // In a box: what waits for it would be as large.
     let fetching = Box::pin(shared.follow_up(session, provider.clone(), owner, depth));
     let fetched = bounded(who.1, fetching.map(Ok)).await.unwrap_or_else(|fault| Err(fault.into()));
+    if fetched.is_err() && matches!(take_ending(shared, provider, head).await, Ok(true)) {
+        shared.contacts.took(provider.key, session, told.cid);
+        return None;
+    }
     if is_claim {
         judge_claim(shared, who, (session, told.cid), &fetched);
     }

@@ -17,7 +17,7 @@ use throughline_protocol::wire::append::{Accepted, AppendAnswer, AppendRequest, 
 use throughline_protocol::wire::{Message, WireError};
 use throughline_store::Reader;
 
-use super::super::policy::{Asker, Gate, Party, Reach, View, party};
+use super::super::policy::{Asker, Gate, Party, Reach, Seen, View, party};
 use super::super::shared::{Shared, blocking};
 use super::{asker, failed, not_found, read_request, told};
 use crate::api::error::{Answer, Problem};
@@ -54,9 +54,8 @@ fn append(
     let reader = node.reader()?;
     let signed = Signed::<Entry>::check(Arc::clone(&request.entry), &mut VerifyingKeys::default())?;
     let session = signed.value().session(signed.cid());
-    let Some(view) = View::read(&reader, session)? else { return Ok(AppendAnswer::Error(not_found())) };
     let gate = Gate::new(&reader, asker, &shared.targets, &shared.classes);
-    if !may_write(gate, &view, &signed)? {
+    if !may_write(gate, session, &signed)? {
         return Ok(AppendAnswer::Error(not_found()));
     }
     drop(reader);
@@ -71,12 +70,13 @@ fn append(
 
 /// Whether the entry's signer is one of the session's writers and the asker may read all of it: only then anything about
 /// the session is said.
-fn may_write(mut gate: Gate<'_>, view: &View, signed: &Signed<Entry>) -> Answer<bool> {
-    let (owner, covers) = (view.row.owner, (view.row.session, view.state.agent()));
+fn may_write(mut gate: Gate<'_>, session: SessionId, signed: &Signed<Entry>) -> Answer<bool> {
+    let seen = gate.session(session)?.filter(|seen| seen.reach == Reach::Whole);
+    let Some(Seen { view, .. }) = seen else { return Ok(false) };
+    let (owner, covers) = (view.row.owner, (session, view.state.agent()));
     let signer = signed.value().signer;
     let standing = party(gate.controls(owner)?, owner, Some(signer), Some(covers));
-    let reads = gate.session(view.row.session)?.is_some_and(|seen| seen.reach == Reach::Whole);
-    Ok(standing <= Party::Contributor && reads)
+    Ok(standing <= Party::Contributor)
 }
 
 /// What a program on this machine would be answered: of a message that was accepted before under another signature, the entry that it

@@ -34,6 +34,10 @@ pub(super) fn blobs(scene: &Scene, cids: &[Cid], out: &Out) -> Served {
 fn is_allowed(scene: &Scene, gate: &mut Gate<'_>, cid: &Cid, parts: &BTreeSet<Cid>) -> Answer<bool> {
     match scene.reader.find(cid)? {
         Some(Found::Block { sessions, .. }) if sessions.is_empty() && parts.contains(cid) => Ok(true),
+        Some(Found::Entry { session, seq, lane }) => {
+            let is_shown = gate.block(&Found::Entry { session, seq, lane }, scene.own)?;
+            Ok(is_shown || gate.ended(session)?.is_some_and(|opening| opening.cid.cid() == *cid))
+        }
         Some(found) => gate.block(&found, scene.own),
         None => Ok(false),
     }

@@ -23,6 +23,9 @@ pub trait HandoffHandler: Send + Sync {
     /// Answers one request of an asker that is the session's owner or a live device of it. It must answer within
     /// seconds: work that takes longer goes on by itself, and the asker asks again.
     fn handle(&self, asker: Asker, request: HandoffRequest) -> BoxFuture<'static, HandoffAnswer>;
+
+    /// Takes an opening that somebody showed: if the owner signed it, the epoch before it is over here.
+    fn ended(&self, session: SessionId, opening: Arc<[u8]>) -> BoxFuture<'static, Answer<()>>;
 }
 
 /// Answers one handoff request.

@@ -11,7 +11,8 @@ use throughline_protocol::limits;
 use throughline_protocol::wire::chain::{ChainAnswer, HeadState, OwnerState};
 use throughline_protocol::wire::pack;
 
-use super::super::policy::{Gate, Party, Reach, Seen};
+use super::super::ending::Head;
+use super::super::policy::{Gate, Reach, Seen};
 use super::{End, Out, Scene, Served, send};
 use crate::api::error::Answer;
 
@@ -27,7 +28,11 @@ pub(super) fn heads(scene: &Scene, owners: &[OwnerState], sessions: &[SessionId]
     let mut gate = scene.gate();
     let mut held = Vec::with_capacity(owners.len());
     for asked in owners {
-        held.push(owner_state(scene, &mut gate, asked.owner)?);
+        let told = owner_state(&mut gate, asked.owner)?;
+        if told.count > 0 && told.digest == asked.digest {
+            agrees(scene, told);
+        }
+        held.push(told);
     }
     let mut frame = Frame { owners: held, sessions: Vec::new(), bytes: owners.len() * HEAD_BYTES };
     if sessions.is_empty() {
@@ -89,25 +94,25 @@ impl Frame {
     }
 }
 
-/// What is held of an owner; nothing, for those whom it does not concern.
-fn owner_state(scene: &Scene, gate: &mut Gate<'_>, owner: Principal) -> Answer<OwnerState> {
-    if gate.party_to(owner)? == Party::Stranger {
-        return Ok(OwnerState::of(owner, &BTreeSet::new()));
+/// What the asker is told of an owner's control blobs; of none, for those whom they do not concern.
+fn owner_state(gate: &mut Gate<'_>, owner: Principal) -> Answer<OwnerState> {
+    Ok(OwnerState::of(owner, &gate.disclosed(owner)?))
+}
+
+/// The asker holds all that it is told.
+fn agrees(scene: &Scene, told: OwnerState) {
+    if let Some(who) = scene.asker.principal {
+        scene.shared.agreed.note(who, told.owner, told.digest);
     }
-    let held = scene.reader.owner_digest(owner)?;
-    Ok(OwnerState { owner, count: held.count, digest: held.digest })
 }
 
 fn head_of(scene: &Scene, gate: &mut Gate<'_>, session: SessionId) -> Answer<Option<HeadState>> {
-    let Some(seen) = gate.session(session)? else { return Ok(None) };
-    let Some(head) = told_head(&seen) else { return Ok(None) };
-    let reference = reference_to(scene, &seen, head)?;
+    let (head, reference) = match gate.head(session)? {
+        Some(Head::Seen(seen, head)) => (head, reference_to(scene, &seen, head)?),
+        Some(Head::Ended(opening)) => (opening, None),
+        None => return Ok(None),
+    };
     Ok(Some(HeadState { session, head: head.cid, seq: head.seq, epoch: head.epoch, reference }))
-}
-
-/// The head that is told: the end of what the asker may see.
-fn told_head(seen: &Seen) -> Option<Mark> {
-    seen.reach.limit(seen.view.row.tip)
 }
 
 /// A Ref that names the head, the owner's first, then a device's, then the holder's; to those who see a published part, only
@@ -131,15 +136,13 @@ fn reference_to(scene: &Scene, seen: &Seen, head: Mark) -> Answer<Option<Arc<[u8
     Ok(best.map(|(_, bytes)| bytes))
 }
 
-/// Answers `control`. To a stranger this node holds nothing of anybody.
+/// Answers `control`: what the asker is told of the owner and does not hold.
 pub(super) fn control(scene: &Scene, owner: Principal, have: &[[u8; 32]], out: &Out) -> Served {
-    let mut gate = scene.gate();
-    if gate.party_to(owner)? == Party::Stranger {
-        return Ok(Ok(End::Done));
+    let mut missing = scene.gate().disclosed(owner)?;
+    let told = OwnerState::of(owner, &missing);
+    for hash in have {
+        missing.remove(hash);
     }
-    let have: BTreeSet<_> = have.iter().collect();
-    let missing: Vec<_> =
-        scene.reader.control_hashes(owner)?.into_iter().filter(|hash| !have.contains(hash)).collect();
     let mut blobs = Vec::with_capacity(missing.len());
     for hash in &missing {
         blobs.extend(scene.reader.control_by_hash(hash)?.map(Arc::<[u8]>::from));
@@ -152,5 +155,6 @@ pub(super) fn control(scene: &Scene, owner: Principal, have: &[[u8; 32]], out: &
     for frame in pack(ChainAnswer::Control, blobs) {
         send!(out, frame);
     }
+    agrees(scene, told);
     Ok(Ok(End::Done))
 }

@@ -20,6 +20,7 @@ use throughline_protocol::wire::{Credentials, ErrorCode};
 
 use crate::core::{SignedAppend, now};
 use crate::sync::fault::PeerFault;
+use crate::sync::policy::{Asker, Gate, Party as Standing};
 use crate::sync::testbench::*;
 
 /// What a raw request is answered with.
@@ -344,4 +345,28 @@ fn expect_clock(answer: &AppendAnswer) {
     let AppendAnswer::Error(error) = answer else { panic!("{answer:?}") };
     assert_eq!(error.code(), &ErrorCode::Known(Code::PeerProof));
     assert!(error.clock().is_some());
+}
+
+/// What a stranger is told takes the same work whether a private session is here or not: nothing of its owner is loaded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_told_before_an_owners_controls_are_loaded() {
+    in_time(async {
+        let (holder, stranger) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let (private, absent) = (session("private", 2), session("absent", 2));
+        holder.take(&private);
+        let (reader, shared) = (holder.node.reader().unwrap(), &holder.network.shared);
+        let key = stranger.network.peer_principal();
+        for principal in [None, Some(stranger.node.principal())] {
+            let peer = crate::net::peer_of(&key).unwrap();
+            let asker = Asker { peer, peer_key: key, principal, grants: Vec::new(), apart: None };
+            let mut gate = Gate::new(&reader, &asker, &shared.targets, &shared.classes);
+            for builder in [&private, &absent] {
+                assert!(gate.head(builder.session()).unwrap().is_none());
+                assert!(gate.disclosed(owner()).unwrap().is_empty());
+                assert_eq!(gate.party_to(owner()).unwrap(), Standing::Stranger);
+            }
+            assert!(gate.owners.is_empty(), "{principal:?}");
+        }
+    })
+    .await;
 }
