@@ -36,9 +36,10 @@ pub use crate::fork::{Controls, Cut};
 pub use audit::{Auditor, NotLinear, RETAINED_MAX};
 pub use links::{Ancestry, NoIndex, UNSETTLED_MAX, UnsettledLink, WINDOW_MAX};
 pub use report::{
-    Branch, Check, Checks, Counts, EPOCHS_MAX, Fork, MODELS_MAX, ModelPart, PayloadCounts, Problem, Rank,
-    Report, SignerPart, Tail, TailKind, Verdict,
+    Branch, Check, Checks, Counts, EPOCHS_MAX, Flaw, Fork, MODELS_MAX, ModelPart, PayloadCounts, Problem,
+    Rank, Report, SignerPart, Tail, TailKind, Verdict,
 };
 pub use segment::{Base, VerifiedEntry, VerifiedSegment};
 pub use state::{ChainState, Outcome};
 pub use stream::{Collect, Prechecked, Progress, Pushed, Verifier};
+pub use verdict::verdict_of;
