@@ -108,7 +108,6 @@ impl Linked {
     }
 
     /// Where the entry stands.
-
     pub(crate) fn mark(&self) -> Mark {
         Mark { seq: self.position.seq, epoch: self.position.epoch, cid: self.position.cid }
     }
