@@ -5,7 +5,7 @@
 //   q  a payload: its type (`note title` for notes), a zero byte, the block
 //   c  a CID in binary form          ok <text> | <code>
 //   s  {"blobs": [bytes], "genesis": link} for selection, DAG-CBOR: one line of JSON
-//   v  a CAR                         <verdict> <code of the first problem | -> <its seq | -> <words> <files>, each here/missing/withdrawn
+//   v  a CAR                         <verdict> <code of the first problem | -> <its seq | ->, and all else of the report
 //   r  a CAR                         the report, one line of JSON
 
 import { checkBlob, cidFromBytes, readPayload, Reject, selectSet, verifyCar } from '../src/index.js'
@@ -26,10 +26,21 @@ const ANSWERS = {
   s: (bytes) => JSON.stringify(selectSet(bytes)),
   r: (bytes) => JSON.stringify(verifyCar(bytes)),
   v: (bytes) => {
-    const report = verifyCar(bytes)
+    const { verdict, firstProblem: first, problems, checks, validThrough, anchoredThrough, pending, tail, fork, signers, payloads, files } = verifyCar(bytes)
+    const results = ['hash', 'chain', 'signature', 'authority', 'head'].map((name) => checks[name].result)
     const counts = ({ here, missing, withdrawn }) => `${here}/${missing}/${withdrawn}`
-    const problem = `${report.firstProblem?.code ?? '-'} ${report.firstProblem?.seq ?? '-'}`
-    return `${report.verdict} ${problem} ${counts(report.payloads)} ${counts(report.files)}`
+    const parts = {
+      words: counts(payloads),
+      files: counts(files),
+      head: validThrough?.cid,
+      anchored: anchoredThrough && `${anchoredThrough.by}:${anchoredThrough.cid}`,
+      pending,
+      tail: tail && [tail.kind, tail.from.cid, tail.to.cid, tail.entries, tail.signer, tail.tombstone ?? '-', tail.lastAnchor?.cid ?? '-'].join(':'),
+      fork: fork && `${fork.at.cid}:${fork.branches.map(({ head, rank, why }) => `${head}/${rank}/${why}`)}`,
+      signers: signers.map((part) => [part.principal, part.role, part.entries, part.epochs.join('+'), part.capability ?? '-'].join('/')).join(',')
+    }
+    const told = Object.entries(parts).map(([name, value]) => `${name}=${value ?? '-'}`)
+    return [verdict, first?.code ?? '-', first?.seq ?? '-', first?.cid ?? '-', problems, results, ...told].join(' ')
   }
 }
 

@@ -95,12 +95,12 @@ function checkRole (type, role) {
   if (!allowed) refuse('E_CAP_ROLE', `a ${role} does not sign a ${type}`)
 }
 
-/** auth(e) for a role that may sign the type: whether it is an entry of the holder, or E_NOT_HOLDER. */
+/** auth(e) for a role that may sign the type: whether it is an entry of the holder (an opening is none), or E_NOT_HOLDER. */
 function checkHolder (blob, parent, role, opens) {
   const byHolder = blob.signer === parent.holder && (role === 'owner' || role === 'writer')
   const beside = parent.holder !== null && FREE_TYPES.includes(blob.type) && role !== 'writer'
   if (!opens && !byHolder && !beside) refuse('E_NOT_HOLDER', parent.holder === null ? 'the session is suspended' : 'the signer does not hold the session')
-  return byHolder
+  return byHolder && !opens
 }
 
 function checkSeal (blob, parent) {

@@ -188,7 +188,7 @@ function evidence (all) {
   for (const node of all) {
     const root = node.opens || node.parent === null ? node : opening.get(node.parent)
     opening.set(node, root)
-    if (node.blob.signer === root.holder) put(held, root, node)
+    if (node.holderEntry) put(held, root, node)
     if (node.opens) put(opened, node.epoch, node)
   }
   const found = []
@@ -212,7 +212,7 @@ function selectValid (all, valid, pinned, root) {
   const base = top[0]
   if (base.blob.type === 'SessionSeal') return { state: 'SEALED', head: base, base }
   const above = valid.filter((node) => isAncestor(base, node))
-  const held = new Set(above.filter((node) => node.blob.signer === base.holder))
+  const held = new Set(above.filter((node) => node.holderEntry))
   const nearest = (node) => { while (node !== base && !held.has(node)) node = node.parent; return node }
   const fixed = [...new Set(pinned.filter((node) => isAncestor(base, node)).map(nearest))]
   if (!isChain(fixed)) {

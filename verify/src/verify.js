@@ -23,13 +23,17 @@ function checkOf (code) {
 
 const at = (node) => (node ? { cid: node.cid, seq: node.seq } : null)
 const byCid = (a, b) => compareBytes(cidFromText(a).bytes, cidFromText(b).bytes) // not the order of their texts
+/** What is not known comes first. */
+const nullFirst = (order) => (a, b) => (a === null || b === null ? (a === null ? 0 : 1) - (b === null ? 0 : 1) : order(a, b))
+const bySeq = nullFirst((a, b) => a - b) // of two safe integers the sign of the difference is right
+const byName = nullFirst(byCid)
 const signerText = (node) => principalText(node.blob.get('signer'))
 
 /** Problems in the order in which they are told: what somebody is to blame for first; of the file, then of entries by seq. */
 function ordered (problems) {
-  // A fault of the file names no blob, one of a control blob names no place.
-  const rank = ({ code, seq, cid }) => (fault(code) === 'none' ? 2 ** 54 : 0) + (seq ?? (cid === null ? -2 : -1))
-  return [...problems].sort((a, b) => rank(a) - rank(b) || (a.seq === null || a.cid === null || b.cid === null ? 0 : byCid(a.cid, b.cid)))
+  const isGap = ({ code }) => fault(code) === 'none'
+  // A fault of the file names no blob, one of a control blob names no place: what has no number comes first.
+  return [...problems].sort((a, b) => isGap(a) - isGap(b) || bySeq(a.seq, b.seq) || byName(a.cid, b.cid))
 }
 
 /** What is wrong with entries in their places. A control blob that does not count is no fault of the session. */
@@ -132,9 +136,8 @@ function signersOf (nodes) {
     signers.set(name, known)
   }
   const order = ['owner', 'device', 'holder', 'contributor']
-  const capabilities = (a, b) => (a === null || b === null ? (a === null ? 0 : 1) - (b === null ? 0 : 1) : byCid(a, b))
   const parts = [...signers.values()].sort((a, b) => b.entries - a.entries || (a.key < b.key ? -1 : a.key > b.key ? 1 : 0) ||
-    order.indexOf(a.role) - order.indexOf(b.role) || capabilities(a.capability, b.capability))
+    order.indexOf(a.role) - order.indexOf(b.role) || byName(a.capability, b.capability))
   return parts.map(({ key, ...part }) => ({ ...part, epochs: [...part.epochs].sort((a, b) => a - b) }))
 }
 

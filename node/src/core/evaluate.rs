@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
-use throughline_protocol::control::{Control, Role};
-use throughline_protocol::fork::{Mark, Standing, check_ref};
+use throughline_protocol::control::Control;
+use throughline_protocol::fork::{Mark, Pins};
 use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::verify::Prechecked;
 use throughline_store::{
@@ -282,19 +282,19 @@ const PAGE: usize = 256;
 
 /// The summary with a Ref in it, when that can be told without judging everything.
 ///
-/// A server's Ref never anchors. One of the owner or of a live device, at a head that is the tip of a chain with nothing beside
-/// it, says only how deep the chain is anchored: all of the chain lies below it, so no tombstone cuts anything.
+/// A Ref that pins nothing, such as a server's, changes nothing. One at a head that is the tip of a chain with nothing beside it
+/// says only how deep the chain is anchored: all of the chain lies below it, so no tombstone cuts anything.
 fn anchors_the_tip(reader: &Reader, session: SessionId, anchor: &Signed<Control>) -> Answer<Option<Summary>> {
-    let Control::Ref(value) = anchor.value() else { return Ok(None) };
-    if reader.session(session)?.is_none() {
+    if !matches!(anchor.value(), Control::Ref(_)) || reader.session(session)?.is_none() {
         return Ok(None);
     }
     let standing = standing(reader, session)?;
-    let (row, tip) = (&standing.row, standing.state.tip());
-    let controls = controls_of(reader, row.owner, None)?;
-    if let Some(cited) = value.capability
-        && controls.grant(&cited, value.signer, row.owner).is_ok_and(|grant| grant.role == Role::Writer)
-    {
+    let (row, facts, tip) = (&standing.row, standing.state.facts(), standing.state.tip());
+    let mut controls = controls_of(reader, row.owner, None)?;
+    let before = Pins::of(facts, &controls);
+    controls.insert(anchor);
+    let pins = Pins::of(facts, &controls);
+    if pins == before {
         return Ok(Some(row.summary.clone()));
     }
     let calm = matches!(row.summary.verdict.as_str(), "valid" | "sealed");
@@ -302,9 +302,7 @@ fn anchors_the_tip(reader: &Reader, session: SessionId, anchor: &Signed<Control>
     if !calm || !at_the_end || !reader.side_entries(session, None, 1)?.is_empty() {
         return Ok(None);
     }
-    let live = value.capability.is_none_or(|cited| controls.revoked_by(&cited, row.owner).is_none());
-    let by = check_ref(value, standing.state.facts(), standing.state.position(), &controls);
-    let anchored = matches!(by, Ok(Standing::Owner)) || (matches!(by, Ok(Standing::Device)) && live);
+    let anchored = pins.anchor(tip.cid, tip.epoch).is_some();
     Ok(anchored.then(|| Summary { anchored_through: Some(tip.seq), ..row.summary.clone() }))
 }
 

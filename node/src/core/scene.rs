@@ -12,7 +12,7 @@ use throughline_protocol::entry::Entry;
 use throughline_protocol::evidence::{self, Charge};
 use throughline_protocol::fork::{Controls, Judged, Mark, Selection, Set, State};
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
-use throughline_protocol::verify::{ChainState, Prechecked};
+use throughline_protocol::verify::{ChainState, Prechecked, verdict_of};
 use throughline_store::{Reader, RestateSide, SessionRow, SideStatus, Summary};
 
 use super::Node;
@@ -145,7 +145,7 @@ impl<'r> Scene<'r> {
         let judged = self.set.judge();
         let selection = judged.selection();
         let mark = judged.mark(self.target(&judged, &selection));
-        let verdict = verdict_of(&selection, |cid| judged.is_by_holder(cid)).to_owned();
+        let verdict = verdict_of(&judged, &selection).word().to_owned();
         let summary = Summary { verdict, ..Summary::default() };
         Ok(Evaluated { refused: self.refused(&judged), ..Evaluated::unchanged(&summary, mark) })
     }
@@ -232,7 +232,7 @@ impl<'r> Scene<'r> {
         let known = || self.row.as_ref().and_then(|row| row.summary.title.clone());
         Ok(Summary {
             head,
-            verdict: verdict_of(selection, |cid| judged.is_by_holder(cid)).to_owned(),
+            verdict: verdict_of(judged, selection).word().to_owned(),
             class: state.map(ChainState::class).unwrap_or_default(),
             title: titled.filter_map(Prechecked::title).map(str::to_owned).next().or_else(known),
             holder: state.and_then(ChainState::holder),
@@ -272,23 +272,6 @@ fn status_of(selection: &Selection, cid: EntryCid) -> Option<SideStatus> {
         Some(if is_disputed(selection) { SideStatus::Forked } else { SideStatus::Branch })
     } else {
         None
-    }
-}
-
-/// The verdict's word, by the order of `docs/PROTOCOL.md` R-VE-3. What a handoff cut of anybody but the holder is to be
-/// signed again and is no fault.
-pub(super) fn verdict_of(selection: &Selection, is_by_holder: impl Fn(EntryCid) -> bool) -> &'static str {
-    let holder_fenced = selection.fenced.iter().any(|cid| is_by_holder(*cid));
-    let cut = !selection.revoked_tail.is_empty() || selection.state == State::RevokedUnanchored;
-    match selection.state {
-        State::Invalid => "corrupt",
-        State::Incomplete => "incomplete",
-        State::Frozen => "frozen",
-        State::Forked => "forked",
-        State::Ok | State::Sealed | State::RevokedUnanchored if cut => "revoked-tail",
-        State::Ok | State::Sealed | State::RevokedUnanchored if holder_fenced => "fenced-tail",
-        State::Sealed => "sealed",
-        State::Ok | State::RevokedUnanchored => "valid",
     }
 }
 

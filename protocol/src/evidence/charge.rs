@@ -40,7 +40,7 @@ pub fn charges(judged: &Judged<'_>, selection: &Selection) -> Vec<Charge> {
             Evidence::Owner { entries, .. } => owner_equivocation(judged, *entries),
         });
     }
-    for mark in lowest(judged, selection.fenced.iter().filter(|cid| judged.is_by_holder(**cid))) {
+    for mark in lowest(judged, selection.fenced.iter().filter(|cid| judged.is_holder_entry(**cid))) {
         add(fenced(judged, selection, mark));
     }
     let revoked = selection.revoked_tail.iter().filter(|cid| shows_revocation(judged, **cid));
@@ -62,14 +62,12 @@ fn lowest<'c>(judged: &Judged<'_>, cids: impl Iterator<Item = &'c EntryCid>) -> 
 }
 
 fn equivocation(judged: &Judged<'_>, entries: [Mark; 2], meet: Mark) -> Option<Charge> {
-    let signer = judged.skeleton(entries[0].cid)?.signer();
     let mut taken = BTreeSet::from([judged.opened_by(meet.cid)?, meet.cid]);
     let mut ends = Vec::new();
     for entry in entries {
         // The holder's first entry after they part shows it as well as a later one.
         let path = path(judged, entry.cid, meet)?;
-        let first =
-            path.iter().rposition(|cid| judged.skeleton(*cid).is_some_and(|s| s.signer() == signer))?;
+        let first = path.iter().rposition(|cid| judged.is_holder_entry(*cid))?;
         ends.push(judged.mark(path[first])?);
         taken.extend(&path[first..]);
     }

@@ -7,9 +7,11 @@ use super::file::Blobs;
 use super::{Accusation, Charge, EXHIBIT_ENTRIES_MAX, Exhibit, Kind, Side, kept_through, shows_nothing};
 use crate::block::Signed;
 use crate::code::{Code, Reject};
-use crate::control::{Control, Role};
+use crate::control::Control;
 use crate::entry::{Body, Entry};
-use crate::fork::{BlobHash, Controls, Mark, SessionFacts, Skeleton, begin, role_under};
+use crate::fork::{
+    BlobHash, Controls, Mark, SessionFacts, Skeleton, begin, check_signed_as_holder, role_under,
+};
 use crate::id::{Cid, EntryCid, Epoch, Principal, Seq};
 use crate::sign::VerifyingKeys;
 
@@ -285,21 +287,7 @@ impl<'a> Case<'a> {
     }
 
     fn signed_as_holder(&self, entry: &Signed<Entry>) -> Result<(), Reject> {
-        let value = entry.value();
-        let cited = match value.authority {
-            None if value.signer == self.facts.owner => return Ok(()),
-            None => return Err(Reject::new(Code::CapMissing, "a holder's entry cites no capability")),
-            Some(authority) if authority.space != self.facts.owner => {
-                return Err(Reject::new(Code::CapIssuer, "a holder's entry names another owner"));
-            }
-            Some(authority) => authority.capability,
-        };
-        match role_under(&self.facts, &cited, value.signer, &self.controls)? {
-            Role::Writer => Ok(()),
-            Role::Agent | Role::Contributor | Role::Reader => {
-                Err(Reject::new(Code::CapRole, "a holder's entry was signed under no writer capability"))
-            }
-        }
+        check_signed_as_holder(&self.facts, &Skeleton::of(entry), &self.controls)
     }
 
     /// The file holds the entries that its claim takes, the capabilities that they cite, the tombstone, and nothing else.

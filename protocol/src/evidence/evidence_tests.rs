@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::control::Role;
 use crate::fork::{Set, State};
 use crate::id::EntryCid;
 use crate::sign::VerifyingKeys;
-use crate::testing::{Built, Reach, SessionBuilder};
+use crate::testing::{Built, Party, Reach, SessionBuilder};
 
 /// Everything that is held of one session.
 #[derive(Clone, Default)]
@@ -337,4 +338,53 @@ fn a_path_that_is_too_long_is_left_out() {
     let held = Held::of(&[&one, &other]);
     assert_eq!(held.set().select().state, State::Forked);
     assert!(held.exhibits().is_empty());
+}
+
+/// A key that is holder and device of one session, as every laptop's is: what it signs under `AGENT` is no holder's entry. `sides` says
+/// for each of the two histories under what its entries are signed.
+fn holder_and_device(sides: [&[Role]; 2]) -> Held {
+    let mut session = begin("holder and device");
+    let laptop = Arc::clone(&session.server1);
+    let agent = Arc::new(Party {
+        key: crate::testing::key("server1"),
+        capability: Some(grant(&session, Role::Agent)),
+    });
+    session.response(&laptop, "I hold it.", &[]);
+    let mut histories = [session.clone().branch("one"), session.clone().branch("other")];
+    for (history, roles) in histories.iter_mut().zip(sides) {
+        for role in roles {
+            let party = if *role == Role::Agent { &agent } else { &laptop };
+            history.user(party, "on it");
+        }
+    }
+    let mut held = Held::of(&[&histories[0], &histories[1]]);
+    held.controls.extend(agent.capability.clone());
+    held
+}
+
+fn grant(session: &SessionBuilder, role: Role) -> Signed<Control> {
+    crate::testing::capability(&session.owner.key, session.server1.key.principal(), role, None)
+}
+
+#[test]
+fn a_fork_is_made_of_holders_entries_and_then_there_is_evidence_of_it() {
+    let (writer, agent) = (Role::Writer, Role::Agent);
+    let cases: [([&[Role]; 2], State); 6] = [
+        ([&[writer], &[writer]], State::Forked),
+        // One side is a device's: it was passed, as anybody's message on an older head.
+        ([&[writer], &[agent]], State::Ok),
+        ([&[agent, agent], &[writer, writer]], State::Ok),
+        ([&[agent], &[agent]], State::Ok),
+        // The beginning of both is a device's; what the holder signed on them excludes each other.
+        ([&[agent, writer], &[agent, writer]], State::Forked),
+        ([&[agent, agent, writer], &[writer, agent]], State::Forked),
+    ];
+    for (sides, state) in cases {
+        let held = holder_and_device(sides);
+        assert_eq!(held.set().select().state, state, "{sides:?}");
+        let found = held.exhibits();
+        let kinds: Vec<Kind> = found.iter().map(|exhibit| exhibit.accusation().kind).collect();
+        let expected = if state == State::Forked { vec![Kind::Equivocation] } else { Vec::new() };
+        assert_eq!(kinds, expected, "{sides:?}");
+    }
 }

@@ -16,10 +16,10 @@ mod skeleton;
 mod tree;
 
 pub use controls::{BlobHash, Controls, Inserted};
-pub(crate) use refs::Pins;
-pub use refs::{AnchoredBy, check_publishes, check_ref, check_tombstone};
+pub(crate) use refs::Anchor;
+pub use refs::{AnchoredBy, Pins, check_publishes, check_ref, check_tombstone};
 pub use rules::{Ending, Holds, Position, SessionFacts, Standing};
-pub(crate) use rules::{Lineage, Linked, Opening, begin, link, role_under};
+pub(crate) use rules::{Lineage, Linked, Opening, begin, check_signed_as_holder, link, role_under};
 pub use select::{Cut, Evidence, Mark, Selection, State};
 pub use set::{Judged, Set};
 pub use skeleton::Skeleton;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::controls::Controls;
-use super::rules::{Position, SessionFacts, Standing, role_under};
+use super::controls::{BlobHash, Controls};
+use super::rules::{Linked, Position, SessionFacts, Standing, role_under};
 use crate::code::{Code, Reject};
 use crate::control::{Ref, Role, SessionHead, Tombstone};
 use crate::entry::Class;
@@ -39,17 +39,62 @@ impl AnchoredBy {
     }
 }
 
+/// What an entry anchors, itself and all below it: ANC of §Selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Anchor {
+    /// Nothing.
+    None,
+    /// It anchors for the chain: a holder whose capability is not revoked signed it.
+    Holder,
+    /// It anchors for the owner's side too, by this.
+    Owner(AnchoredBy),
+}
+
+impl Anchor {
+    /// The rule, for an entry that is in. `dead` is the tombstone of what it cites.
+    pub(crate) fn of(pins: &Pins, linked: &Linked, dead: Option<BlobHash>) -> Self {
+        if let Some(by) = pins.anchor(linked.position.cid, linked.position.epoch) {
+            return Anchor::Owner(by);
+        }
+        match (linked.standing, dead) {
+            (Standing::Owner, _) => Anchor::Owner(AnchoredBy::OwnerEntry),
+            (Standing::Device, None) => Anchor::Owner(AnchoredBy::DeviceEntry),
+            (Standing::Holder, None) => Anchor::Holder,
+            (Standing::Device | Standing::Holder, Some(_)) | (Standing::Contributor, _) => Anchor::None,
+        }
+    }
+
+    /// By what it anchors for the owner's side.
+    pub(crate) fn by_owner(self) -> Option<AnchoredBy> {
+        match self {
+            Anchor::Owner(by) => Some(by),
+            Anchor::None | Anchor::Holder => None,
+        }
+    }
+
+    /// Whether a Ref or a `keep` item names it: PIN of §Selection.
+    pub(crate) fn is_pin(self) -> bool {
+        match self {
+            Anchor::Owner(AnchoredBy::OwnerRef | AnchoredBy::Keep | AnchoredBy::DeviceRef) => true,
+            Anchor::Owner(AnchoredBy::OwnerEntry | AnchoredBy::DeviceEntry)
+            | Anchor::None
+            | Anchor::Holder => false,
+        }
+    }
+}
+
 /// The entries of one session that Refs of the account and of live devices, and `keep` items of the account's tombstones,
 /// name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pins {
+pub struct Pins {
     keeps: BTreeSet<EntryCid>,
     refs: BTreeMap<(EntryCid, Epoch), AnchoredBy>,
 }
 
 impl Pins {
-    /// Collects them from all that is held.
-    pub(crate) fn of(session: &SessionFacts, controls: &Controls) -> Self {
+    /// Collects them from all that is held. Whether the entries are held, and of the epochs named, is not looked at.
+    #[must_use]
+    pub fn of(session: &SessionFacts, controls: &Controls) -> Self {
         let mut pins = Pins::default();
         for (_, tombstone) in controls.tombstones().filter(|(_, t)| t.signer == session.owner) {
             let kept = tombstone.keep.iter().filter(|keep| keep.genesis == session.id.genesis());
@@ -70,13 +115,14 @@ impl Pins {
     }
 
     /// What pins an entry, if anything does. A Ref counts only with the entry's own epoch.
-    pub(crate) fn anchor(&self, cid: EntryCid, epoch: Epoch) -> Option<AnchoredBy> {
+    #[must_use]
+    pub fn anchor(&self, cid: EntryCid, epoch: Epoch) -> Option<AnchoredBy> {
         let by_ref = self.refs.get(&(cid, epoch)).copied();
         by_ref.or_else(|| self.keeps.contains(&cid).then_some(AnchoredBy::Keep))
     }
 
     /// Every pinned entry, ascending, with the epoch that a Ref names.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (EntryCid, Option<Epoch>)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (EntryCid, Option<Epoch>)> + '_ {
         let refs = self.refs.keys().map(|(cid, epoch)| (*cid, Some(*epoch)));
         self.keeps.iter().map(|cid| (*cid, None)).chain(refs)
     }

@@ -7,6 +7,7 @@
 //! what a server has to name; class; the numbers of a seal.
 
 use super::controls::Controls;
+use super::select::Mark;
 use super::skeleton::{Claim, GenesisFacts, Kind, SealNumbers, Skeleton, roster_hash};
 use crate::code::{Code, Reject};
 use crate::control::Role;
@@ -93,6 +94,23 @@ pub(crate) struct Linked {
     pub(crate) position: Position,
     pub(crate) standing: Standing,
     pub(crate) opening: Opening,
+}
+
+impl Linked {
+    /// Whether `signer`, whose entry it is, signed it as the holder of its epoch: *holderEntry* of §Selection.
+    ///
+    /// The key alone does not say it: one that holds the session and is a device of the owner too signs beside itself under
+    /// `AGENT`. An opening is the account's, whoever holds before or after it.
+    pub(crate) fn is_holder_entry(&self, signer: Principal) -> bool {
+        self.opening == Opening::Continues
+            && matches!(self.standing, Standing::Owner | Standing::Holder)
+            && self.position.holder == Some(signer)
+    }
+
+    /// Where the entry stands.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { seq: self.position.seq, epoch: self.position.epoch, cid: self.position.cid }
+    }
 }
 
 /// Whether a path holds an entry.
@@ -287,6 +305,24 @@ fn acting_role(session: &SessionFacts, entry: &Skeleton, controls: &Controls) ->
             format!("expected space {}, got {}", session.owner.short(), authority.space.short()),
         )),
         Some(authority) => role_under(session, &authority.capability, signer, controls).map(Acting::Under),
+    }
+}
+
+/// Checks that an entry is signed as a holder's has to be: by the account itself, or under a writer capability.
+///
+/// # Errors
+/// An `E_CAP_…` code; `E_INCOMPLETE` when the capability is not held.
+pub(crate) fn check_signed_as_holder(
+    session: &SessionFacts,
+    entry: &Skeleton,
+    controls: &Controls,
+) -> Result<(), Reject> {
+    match acting_role(session, entry, controls)? {
+        Acting::Account | Acting::Under(Role::Writer) => Ok(()),
+        Acting::Under(role @ (Role::Agent | Role::Contributor | Role::Reader)) => Err(Reject::new(
+            Code::CapRole,
+            format!("expected a holder's entry, got one under {}", role.word()),
+        )),
     }
 }
 

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::controls::{BlobHash, Controls};
-use super::refs::{AnchoredBy, Pins};
-use super::rules::{Opening, Position, SessionFacts, Standing};
+use super::refs::{Anchor, AnchoredBy, Pins};
+use super::rules::{Opening, Position, SessionFacts};
 use super::tree::{Node, Tree};
 use crate::code::Code;
 use crate::id::{EntryCid, Epoch, Principal, Seq};
@@ -133,9 +133,7 @@ impl Selection {
 /// What is decided about each node before a head is looked for.
 struct Facts<'t, 'a> {
     tree: &'t Tree<'a>,
-    pinned: Vec<bool>,
-    /// By what the owner's side anchors the node itself.
-    anchored_by: Vec<Option<AnchoredBy>>,
+    anchors: Vec<Anchor>,
     valid: Vec<bool>,
 }
 
@@ -150,7 +148,7 @@ pub(super) fn select(tree: &Tree<'_>, session: &SessionFacts, controls: &Control
     let facts = Facts::of(tree, &Pins::of(session, controls));
     if !facts.valid[0] {
         return Selection {
-            revoked_tail: tree.nodes().iter().map(|node| node.position.cid).collect(),
+            revoked_tail: tree.nodes().iter().map(|node| node.linked.position.cid).collect(),
             evidence: evidence(tree, session.owner),
             ..Selection::empty(State::RevokedUnanchored)
         };
@@ -164,13 +162,9 @@ impl<'t, 'a> Facts<'t, 'a> {
     /// Causal revocation, in two passes: anchors go down to the genesis, validity comes up from it.
     fn of(tree: &'t Tree<'a>, pins: &Pins) -> Self {
         let nodes = tree.nodes();
-        let pin = |node: &Node<'_>| pins.anchor(node.position.cid, node.position.epoch);
-        let anchored_by: Vec<_> = nodes.iter().map(|node| pin(node).or_else(|| own_anchor(node))).collect();
-        let mut live: Vec<bool> = nodes
-            .iter()
-            .zip(&anchored_by)
-            .map(|(node, by)| by.is_some() || (node.dead.is_none() && node.standing == Standing::Holder))
-            .collect();
+        let anchors: Vec<Anchor> =
+            nodes.iter().map(|node| Anchor::of(pins, &node.linked, node.dead)).collect();
+        let mut live: Vec<bool> = anchors.iter().map(|anchor| *anchor != Anchor::None).collect();
         for at in (1..nodes.len()).rev() {
             if live[at] {
                 live[nodes[at].parent] = true;
@@ -181,8 +175,7 @@ impl<'t, 'a> Facts<'t, 'a> {
             let alive = node.dead.is_none() || live[at];
             valid.push(alive && (at == 0 || valid[node.parent]));
         }
-        let pinned = nodes.iter().map(|node| pin(node).is_some()).collect();
-        Facts { tree, pinned, anchored_by, valid }
+        Facts { tree, anchors, valid }
     }
 
     fn nodes(&self) -> &'t [Node<'a>] {
@@ -196,7 +189,7 @@ impl<'t, 'a> Facts<'t, 'a> {
 
     /// The highest epoch with a valid entry.
     fn epoch(&self) -> Epoch {
-        self.valid().map(|at| self.nodes()[at].position.epoch).max().unwrap_or(Epoch::ZERO)
+        self.valid().map(|at| self.nodes()[at].linked.position.epoch).max().unwrap_or(Epoch::ZERO)
     }
 
     fn choose(&self, epoch: Epoch) -> Choice {
@@ -204,8 +197,8 @@ impl<'t, 'a> Facts<'t, 'a> {
             vec![0]
         } else {
             self.valid()
-                .filter(|&at| self.nodes()[at].opening == Opening::Opens)
-                .filter(|&at| self.nodes()[at].position.epoch == epoch)
+                .filter(|&at| self.nodes()[at].linked.opening == Opening::Opens)
+                .filter(|&at| self.nodes()[at].linked.position.epoch == epoch)
                 .collect()
         };
         let [top] = tops[..] else {
@@ -225,7 +218,7 @@ impl<'t, 'a> Facts<'t, 'a> {
             let own = at == top || by_holder.contains(&at);
             nearest[at] = if own { Some(at) } else { nearest[self.nodes()[at].parent] };
         }
-        let pinned = (0..nearest.len()).filter(|&at| self.pinned[at]).filter_map(|at| nearest[at]);
+        let pinned = (0..nearest.len()).filter(|&at| self.anchors[at].is_pin()).filter_map(|at| nearest[at]);
         let pinned: BTreeSet<usize> = pinned.chain([top]).collect();
         let base = match self.tree.maximal(&pinned.into_iter().collect::<Vec<_>>())[..] {
             [base] => base,
@@ -243,11 +236,10 @@ impl<'t, 'a> Facts<'t, 'a> {
         Choice { state, head, disputed: Vec::new() }
     }
 
-    /// The valid entries that the holder of an epoch signed in it.
+    /// H of the text: the valid entries of an epoch that its holder signed as that.
     fn holder_entries(&self, top: usize) -> BTreeSet<usize> {
-        let holder = self.nodes()[top].position.holder;
-        let signed = |node: &Node<'_>| Some(node.skeleton.signer) == holder;
-        self.valid().filter(|&at| self.nodes()[at].root == top && signed(&self.nodes()[at])).collect()
+        let in_epoch = self.valid().filter(|&at| self.nodes()[at].root == top);
+        in_epoch.filter(|&at| self.nodes()[at].is_holder_entry()).collect()
     }
 
     fn dispute(&self, state: State, disputed: Vec<usize>) -> Choice {
@@ -261,7 +253,7 @@ impl<'t, 'a> Facts<'t, 'a> {
         let kept = self.tree.kept_by(&tips);
         let mut selection = Selection {
             head: Some(nodes[choice.head].mark()),
-            position: Some(nodes[choice.head].position),
+            position: Some(nodes[choice.head].linked.position),
             anchored_through: self.anchored_through(choice.head),
             evidence: evidence(self.tree, owner),
             ..Selection::empty(choice.state)
@@ -269,14 +261,14 @@ impl<'t, 'a> Facts<'t, 'a> {
         let mut above = vec![false; nodes.len()];
         for (at, node) in nodes.iter().enumerate() {
             above[at] = at == choice.head || (at != 0 && above[node.parent]);
-            let cid = node.position.cid;
+            let cid = node.linked.position.cid;
             if !self.valid[at] {
                 selection.revoked_tail.insert(cid);
                 continue;
             }
             selection.valid.insert(cid);
             let settled = choice.disputed.is_empty();
-            let group = match (kept[at], node.position.epoch < epoch) {
+            let group = match (kept[at], node.linked.position.epoch < epoch) {
                 (true, _) => continue,
                 (false, true) => &mut selection.fenced,
                 (false, false) if !settled => continue,
@@ -292,12 +284,8 @@ impl<'t, 'a> Facts<'t, 'a> {
 
     /// The deepest anchor of any kind at or below a node.
     fn last_anchor(&self, from: usize) -> Option<Mark> {
-        let anchors = |at: usize| {
-            let node = &self.nodes()[at];
-            self.anchored_by[at].is_some() || (node.dead.is_none() && node.standing == Standing::Holder)
-        };
         let mut at = from;
-        while !anchors(at) {
+        while self.anchors[at] == Anchor::None {
             if at == 0 {
                 return None;
             }
@@ -309,7 +297,7 @@ impl<'t, 'a> Facts<'t, 'a> {
     fn anchored_through(&self, head: usize) -> Option<(Mark, AnchoredBy)> {
         let mut at = head;
         loop {
-            if let Some(by) = self.anchored_by[at] {
+            if let Some(by) = self.anchors[at].by_owner() {
                 return Some((self.nodes()[at].mark(), by));
             }
             if at == 0 {
@@ -339,21 +327,14 @@ pub(super) fn cut(
     })
 }
 
-/// Whether an entry anchors by its own signature on the owner's side. A holder's anchors too, but is no owner's anchor.
-fn own_anchor(node: &Node<'_>) -> Option<AnchoredBy> {
-    match node.standing {
-        Standing::Owner => Some(AnchoredBy::OwnerEntry),
-        Standing::Device if node.dead.is_none() => Some(AnchoredBy::DeviceEntry),
-        Standing::Device | Standing::Holder | Standing::Contributor => None,
-    }
-}
-
 /// Equivocations among all entries that are in, also of ended epochs and revoked keys: what was signed stays evidence.
 fn evidence(tree: &Tree<'_>, owner: Principal) -> Vec<Evidence> {
     let mut found = holder_evidence(tree);
     let mut openings: BTreeMap<Epoch, Vec<usize>> = BTreeMap::new();
-    for (at, node) in tree.nodes().iter().enumerate().filter(|(_, node)| node.opening == Opening::Opens) {
-        openings.entry(node.position.epoch).or_default().push(at);
+    for (at, node) in
+        tree.nodes().iter().enumerate().filter(|(_, node)| node.linked.opening == Opening::Opens)
+    {
+        openings.entry(node.linked.position.epoch).or_default().push(at);
     }
     for opened in openings.values() {
         let mut entries: Vec<usize> = opened.clone();
@@ -372,7 +353,7 @@ fn holder_evidence(tree: &Tree<'_>) -> Vec<Evidence> {
     let nodes = tree.nodes();
     let mut signed: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, node) in nodes.iter().enumerate() {
-        if Some(node.skeleton.signer) == nodes[node.root].position.holder {
+        if node.is_holder_entry() {
             signed.entry(node.root).or_default().push(at);
         }
     }

@@ -151,7 +151,7 @@ impl<'a> Judged<'a> {
         let Some(facts) = self.facts.clone() else { return };
         let mut next = 0;
         while let Some(parent) = self.tree.nodes().get(next) {
-            let position = parent.position;
+            let position = parent.linked.position;
             for skeleton in children.get(&position.cid).into_iter().flatten() {
                 let path = self.tree.lineage(next);
                 match rules::link(&facts, &position, &path, skeleton, &self.set.controls) {
@@ -222,13 +222,10 @@ impl<'a> Judged<'a> {
         &self.set.controls
     }
 
-    /// Whether an entry that is in was signed by the holder of its epoch.
+    /// Whether an entry is in and the holder of its epoch signed it as that: *holderEntry* of `docs/PROTOCOL.md` §Selection.
     #[must_use]
-    pub fn is_by_holder(&self, cid: EntryCid) -> bool {
-        let nodes = self.tree.nodes();
-        self.tree
-            .find(cid)
-            .is_some_and(|at| Some(nodes[at].skeleton.signer) == nodes[nodes[at].root].position.holder)
+    pub fn is_holder_entry(&self, cid: EntryCid) -> bool {
+        self.tree.find(cid).is_some_and(|at| self.tree.nodes()[at].is_holder_entry())
     }
 
     /// What the genesis fixed, when it is in.
@@ -240,7 +237,7 @@ impl<'a> Judged<'a> {
     /// Where the chain stands after an entry that is in.
     #[must_use]
     pub fn position(&self, cid: EntryCid) -> Option<Position> {
-        self.tree.find(cid).map(|at| self.tree.nodes()[at].position)
+        self.tree.find(cid).map(|at| self.tree.nodes()[at].linked.position)
     }
 
     /// Where an entry that is in stands.
@@ -252,20 +249,20 @@ impl<'a> Judged<'a> {
     /// Whether an entry is in and opens an epoch.
     #[must_use]
     pub fn opens(&self, cid: EntryCid) -> bool {
-        self.tree.find(cid).is_some_and(|at| self.tree.nodes()[at].opening == Opening::Opens)
+        self.tree.find(cid).is_some_and(|at| self.tree.nodes()[at].linked.opening == Opening::Opens)
     }
 
     /// The entry that opened the epoch of an entry that is in; in epoch 0 the genesis.
     #[must_use]
     pub fn opened_by(&self, cid: EntryCid) -> Option<EntryCid> {
         let nodes = self.tree.nodes();
-        self.tree.find(cid).map(|at| nodes[nodes[at].root].position.cid)
+        self.tree.find(cid).map(|at| nodes[nodes[at].root].linked.position.cid)
     }
 
     /// As what the signer of an entry that is in acted.
     #[must_use]
     pub fn standing(&self, cid: EntryCid) -> Option<Standing> {
-        self.tree.find(cid).map(|at| self.tree.nodes()[at].standing)
+        self.tree.find(cid).map(|at| self.tree.nodes()[at].linked.standing)
     }
 
     /// Whether `older` is `newer` or an ancestor of it, and both are in.
@@ -300,7 +297,7 @@ impl<'a> Judged<'a> {
 
     /// Entries that are in, a parent before its children.
     pub fn entries(&self) -> impl Iterator<Item = (&'a Skeleton, Position, Standing)> + '_ {
-        self.tree.nodes().iter().map(|node| (node.skeleton, node.position, node.standing))
+        self.tree.nodes().iter().map(|node| (node.skeleton, node.linked.position, node.linked.standing))
     }
 
     /// The path from the genesis to an entry that is in, both included.
@@ -310,8 +307,7 @@ impl<'a> Judged<'a> {
         let mut path = Vec::new();
         loop {
             let node = &nodes[at];
-            let linked = Linked { position: node.position, standing: node.standing, opening: node.opening };
-            path.push((node.skeleton, linked));
+            path.push((node.skeleton, node.linked));
             if at == 0 {
                 path.reverse();
                 return Some(path);

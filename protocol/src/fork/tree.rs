@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::controls::BlobHash;
-use super::rules::{Holds, Lineage, Linked, Opening, Position, Standing};
+use super::rules::{Holds, Lineage, Linked, Opening};
 use super::select::Mark;
 use super::skeleton::Skeleton;
 use crate::id::{EntryCid, Principal};
@@ -18,9 +18,7 @@ pub(crate) struct Node<'a> {
     /// The genesis is its own parent and its own skip target.
     pub(crate) parent: usize,
     skip: usize,
-    pub(crate) position: Position,
-    pub(crate) standing: Standing,
-    pub(crate) opening: Opening,
+    pub(crate) linked: Linked,
     /// The tombstone of the capability that it cites.
     pub(crate) dead: Option<BlobHash>,
     /// The entry that opened its epoch; the genesis in epoch 0.
@@ -33,11 +31,16 @@ pub(crate) struct Node<'a> {
 
 impl Node<'_> {
     pub(crate) fn mark(&self) -> Mark {
-        Mark { seq: self.position.seq, epoch: self.position.epoch, cid: self.position.cid }
+        self.linked.mark()
+    }
+
+    /// *holderEntry* of §Selection.
+    pub(crate) fn is_holder_entry(&self) -> bool {
+        self.linked.is_holder_entry(self.skeleton.signer)
     }
 
     fn seq(&self) -> u64 {
-        self.position.seq.get()
+        self.linked.position.seq.get()
     }
 }
 
@@ -61,18 +64,7 @@ impl<'a> Tree<'a> {
 
     /// Puts the genesis in.
     pub(crate) fn plant(&mut self, skeleton: &'a Skeleton, linked: Linked, dead: Option<BlobHash>) {
-        self.push(Node {
-            skeleton,
-            parent: 0,
-            skip: 0,
-            position: linked.position,
-            standing: linked.standing,
-            opening: linked.opening,
-            dead,
-            root: 0,
-            newcomer: 0,
-            signers: 1,
-        });
+        self.push(Node { skeleton, parent: 0, skip: 0, linked, dead, root: 0, newcomer: 0, signers: 1 });
     }
 
     /// Puts an entry in on its parent, which it was linked to.
@@ -91,9 +83,7 @@ impl<'a> Tree<'a> {
             skeleton,
             parent,
             skip: self.next_skip(parent),
-            position: linked.position,
-            standing: linked.standing,
-            opening: linked.opening,
+            linked,
             dead,
             root: if linked.opening == Opening::Opens { own } else { before.root },
             newcomer: if known { before.newcomer } else { own },
@@ -204,7 +194,7 @@ pub(crate) struct TreePath<'t, 'a> {
 
 impl Lineage for TreePath<'_, '_> {
     fn next_skip(&self) -> EntryCid {
-        self.tree.nodes[self.tree.next_skip(self.tip)].position.cid
+        self.tree.nodes[self.tree.next_skip(self.tip)].linked.position.cid
     }
 
     fn holds(&self, cid: EntryCid) -> Holds {

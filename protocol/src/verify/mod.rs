@@ -38,9 +38,10 @@ pub use audit::{Auditor, NotLinear, RETAINED_MAX};
 pub use inventory::{BlocksRead, Inventory, LACKING_MAX, LinkCounts, Links, is_file, links_of};
 pub use links::{Ancestry, NoIndex, UNSETTLED_MAX, UnsettledLink, WINDOW_MAX};
 pub use report::{
-    Branch, Check, Checks, Counts, EPOCHS_MAX, Fork, MODELS_MAX, ModelPart, Problem, Rank, Report,
+    Branch, Check, Checks, Counts, EPOCHS_MAX, Flaw, Fork, MODELS_MAX, ModelPart, Problem, Rank, Report,
     SignerPart, Tail, TailKind, Verdict,
 };
 pub use segment::{Base, VerifiedEntry, VerifiedSegment};
 pub use state::{ChainState, Outcome};
 pub use stream::{Collect, Prechecked, Progress, Pushed, Verifier};
+pub use verdict::verdict_of;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::inventory::Inventory;
 use crate::code::{Code, Fault, Reject};
-use crate::fork::{AnchoredBy, BlobHash, Evidence, Mark, Standing};
+use crate::fork::{AnchoredBy, BlobHash, Evidence, Mark, Standing, State};
 use crate::id::{Cid, EntryCid, Epoch, Principal, Seq, SessionId};
 
 /// The one word. When several apply, the first in this order does.
@@ -31,7 +31,31 @@ pub enum Verdict {
     Valid,
 }
 
+/// What is wrong with what was given, at worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flaw {
+    /// Something is missing, or newer than this program.
+    Gap,
+    /// Something breaks a rule.
+    Fault,
+}
+
 impl Verdict {
+    /// The first of the words that applies: R-VE-3.
+    #[must_use]
+    pub fn of(state: State, tail: Option<TailKind>, flaw: Option<Flaw>) -> Self {
+        match (flaw, state, tail) {
+            (Some(Flaw::Fault), ..) | (_, State::Invalid, _) => Verdict::Corrupt,
+            (Some(Flaw::Gap), ..) | (_, State::Incomplete, _) => Verdict::Incomplete,
+            (_, State::Frozen, _) => Verdict::Frozen,
+            (_, State::Forked, _) => Verdict::Forked,
+            (_, State::RevokedUnanchored, _) | (_, _, Some(TailKind::Revoked)) => Verdict::RevokedTail,
+            (_, _, Some(TailKind::Fenced)) => Verdict::FencedTail,
+            (_, State::Sealed, None) => Verdict::Sealed,
+            (_, State::Ok, None) => Verdict::Valid,
+        }
+    }
+
     /// The word of the JSON interface.
     #[must_use]
     pub fn word(self) -> &'static str {

@@ -271,9 +271,7 @@ impl<A: Ancestry> Verifier<A> {
                 named: checked.named,
             });
         }
-        let position = &linked.position;
-        let mark = Mark { seq: position.seq, epoch: position.epoch, cid: position.cid };
-        Pushed::Linked(mark, linked.standing)
+        Pushed::Linked(linked.mark(), linked.standing)
     }
 
     /// The chain so far; none before a genesis.

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 
 use super::state::Context;
 use crate::fork::{
-    AnchoredBy, BlobHash, Controls, Cut, Ending, Linked, Mark, Opening, Pins, SessionFacts, Skeleton,
-    Standing, State,
+    Anchor, AnchoredBy, BlobHash, Controls, Cut, Ending, Linked, Mark, Opening, Pins, SessionFacts, Skeleton,
+    State,
 };
 
 /// What selection needs of a linear chain, kept as entries stream by.
@@ -66,7 +66,7 @@ impl Trail {
         entry: &Skeleton,
         context: &Context,
     ) -> Self {
-        let mark = mark(linked);
+        let mark = linked.mark();
         let mut trail = Trail {
             head: Head { mark, ending: Ending::Open, anchored: None },
             anchored: None,
@@ -88,8 +88,8 @@ impl Trail {
     ) {
         let head_before = self.head;
         self.judge(session, linked, entry, context, Some(head_before));
-        if linked.opening == Opening::Opens || Some(entry.signer()) == linked.position.holder {
-            self.head = Head { mark: mark(linked), ending: linked.position.ending, anchored: self.anchored };
+        if linked.opening == Opening::Opens || linked.is_holder_entry(entry.signer()) {
+            self.head = Head { mark: linked.mark(), ending: linked.position.ending, anchored: self.anchored };
         }
     }
 
@@ -103,17 +103,12 @@ impl Trail {
         head_before: Option<Head>,
     ) {
         let dead = entry.revoked_by(session.owner, &context.controls);
-        let mark = mark(linked);
-        let owners = context.pins.anchor(mark.cid, mark.epoch).or(match linked.standing {
-            Standing::Owner => Some(AnchoredBy::OwnerEntry),
-            Standing::Device if dead.is_none() => Some(AnchoredBy::DeviceEntry),
-            Standing::Device | Standing::Holder | Standing::Contributor => None,
-        });
-        if let Some(by) = owners {
+        let mark = linked.mark();
+        let anchor = Anchor::of(&context.pins, linked, dead);
+        if let Some(by) = anchor.by_owner() {
             self.anchored = Some((mark, by));
         }
-        let anchors = owners.is_some() || (linked.standing == Standing::Holder && dead.is_none());
-        if anchors {
+        if anchor != Anchor::None {
             self.anchor = Some(mark);
             self.reach = Reach::Whole;
         } else if let (Some(tombstone), Reach::Whole) = (dead, &self.reach) {
@@ -131,10 +126,6 @@ impl Trail {
             self.reach = if revokes { Reach::Unknown } else { Reach::Whole };
         }
     }
-}
-
-fn mark(linked: &Linked) -> Mark {
-    Mark { seq: linked.position.seq, epoch: linked.position.epoch, cid: linked.position.cid }
 }
 
 /// Names the tombstones and pins that a trail was judged under.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::inventory::Inventory;
 use super::report::{
-    Branch, Check, Checks, Counts, Fork, Layer, ModelPart, Problem, Rank, Report, SignerPart, SignerTally,
-    Tail, TailKind, Verdict,
+    Branch, Check, Checks, Counts, Flaw, Fork, Layer, ModelPart, Problem, Rank, Report, SignerPart,
+    SignerTally, Tail, TailKind, Verdict,
 };
 use super::stream::Verifier;
 use crate::code::{Code, Reject};
@@ -178,6 +178,22 @@ fn signers(judged: &Judged<'_>) -> Vec<SignerPart> {
     tally.parts()
 }
 
+/// The verdict on entries and control blobs of which none is wrong or missing: what a node says of what it keeps.
+#[must_use]
+pub fn verdict_of(judged: &Judged<'_>, selection: &Selection) -> Verdict {
+    Verdict::of(selection.state, tail_kind(judged, selection), None)
+}
+
+fn tail_kind(judged: &Judged<'_>, selection: &Selection) -> Option<TailKind> {
+    if !selection.revoked_tail.is_empty() {
+        Some(TailKind::Revoked)
+    } else if selection.fenced.iter().any(|cid| judged.is_holder_entry(*cid)) {
+        Some(TailKind::Fenced)
+    } else {
+        None
+    }
+}
+
 /// Entries that were cut off, or that a holder signed after its epoch had ended.
 fn tail(judged: &Judged<'_>, selection: &Selection) -> Option<Tail> {
     let marks = |cids: &mut dyn Iterator<Item = EntryCid>| -> Vec<Mark> {
@@ -185,12 +201,12 @@ fn tail(judged: &Judged<'_>, selection: &Selection) -> Option<Tail> {
         marks.sort_unstable();
         marks
     };
-    let revoked = marks(&mut selection.revoked_tail.iter().copied());
-    let fenced = marks(&mut selection.fenced.iter().copied().filter(|cid| judged.is_by_holder(*cid)));
-    let (kind, marks) = match (revoked.is_empty(), fenced.is_empty()) {
-        (false, _) => (TailKind::Revoked, revoked),
-        (true, false) => (TailKind::Fenced, fenced),
-        (true, true) => return None,
+    let kind = tail_kind(judged, selection)?;
+    let marks = match kind {
+        TailKind::Revoked => marks(&mut selection.revoked_tail.iter().copied()),
+        TailKind::Fenced => {
+            marks(&mut selection.fenced.iter().copied().filter(|cid| judged.is_holder_entry(*cid)))
+        }
     };
     let cut = judged.cut(selection).filter(|_| kind == TailKind::Revoked);
     let (lowest, to) = (*marks.first()?, *marks.last()?);
@@ -247,10 +263,14 @@ pub(super) fn report(mut findings: Findings, given: Given) -> Report {
     // What is wrong comes before what is missing: the gap is often its consequence.
     problems.sort_by_key(|problem| (problem.is_gap(), problem.seq, problem.cid));
     let gap = findings.state == State::Incomplete || problems.iter().any(Problem::is_gap);
-    let fault = findings.state == State::Invalid || problems.iter().any(|problem| !problem.is_gap());
+    let flaw = if problems.iter().any(|problem| !problem.is_gap()) {
+        Some(Flaw::Fault)
+    } else {
+        problems.first().map(|_| Flaw::Gap)
+    };
     Report {
         session: findings.session,
-        verdict: verdict(&findings, gap, fault),
+        verdict: Verdict::of(findings.state, findings.tail.map(|tail| tail.kind), flaw),
         checks: checks(&findings, &given.counts, &problems, gap),
         counts: given.counts,
         told: given.told,
@@ -279,23 +299,6 @@ fn told_problem(findings: &Findings, told: Option<EntryCid>, problems: &[Problem
         Told::Nothing | Told::Head | Told::Pending | Told::Elsewhere | Told::Out => return None,
     };
     Some(Problem { cid: told, seq: None, reject: Reject::new(code, what) })
-}
-
-/// The first of the words that applies.
-fn verdict(findings: &Findings, gap: bool, fault: bool) -> Verdict {
-    let tail = findings.tail.map(|tail| tail.kind);
-    match (findings.state, tail) {
-        _ if fault => Verdict::Corrupt,
-        _ if gap => Verdict::Incomplete,
-        (State::Invalid, _) => Verdict::Corrupt,
-        (State::Incomplete, _) => Verdict::Incomplete,
-        (State::Frozen, _) => Verdict::Frozen,
-        (State::Forked, _) => Verdict::Forked,
-        (State::RevokedUnanchored, _) | (_, Some(TailKind::Revoked)) => Verdict::RevokedTail,
-        (_, Some(TailKind::Fenced)) => Verdict::FencedTail,
-        (State::Sealed, None) => Verdict::Sealed,
-        (State::Ok, None) => Verdict::Valid,
-    }
 }
 
 fn checks(findings: &Findings, counts: &Counts, problems: &[Problem], gap: bool) -> Checks {

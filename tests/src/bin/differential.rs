@@ -17,6 +17,9 @@ struct Arguments {
     /// Random sets for selection; session files are in proportion. As many as blobs ask for, at most 50,000.
     #[arg(long)]
     sets: Option<u64>,
+    /// Sessions that say something else, signed again. As many as blobs ask for, at most 100,000.
+    #[arg(long)]
+    meanings: Option<u64>,
     /// The first record that is asked. A run that was broken off goes on with the one that it told last.
     #[arg(long, default_value_t = 0, value_name = "RECORD")]
     from: u64,
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     };
     let counts = Counts::of_blobs(arguments.blobs);
     let counts = arguments.sets.map_or(counts, |sets| counts.with_sets(sets));
+    let counts = Counts { meanings: arguments.meanings.unwrap_or(counts.meanings), ..counts };
     let plan = Plan::new(arguments.seed, counts, Vec::new());
     let total = plan.len().saturating_sub(arguments.from);
     // A run of hours may be broken off: what it finds is kept as it is found.

@@ -13,7 +13,7 @@ use throughline_protocol::fork::{Set, State};
 use throughline_protocol::id::{Cid, EntryCid, Seq, SessionId};
 use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::sign::VerifyingKeys;
-use throughline_protocol::verify::{Auditor, BlocksRead, LinkCounts, NotLinear, Report};
+use throughline_protocol::verify::{Auditor, BlocksRead, Branch, LinkCounts, NotLinear, Report, SignerPart};
 
 use super::{Kind, Record};
 use crate::fuzz::kinds_of_payload;
@@ -164,16 +164,51 @@ fn payload(record: &[u8]) -> String {
     }
 }
 
-/// The verdict over a file, its first problem, and how many words and files are here, missing and withdrawn.
+/// What is found in a file: the verdict, its first problem, and all else that a report says of the session.
 fn car(bytes: &[u8]) -> String {
     let report = audit(bytes);
     let problem = report.first_problem.as_ref();
     let code = problem.map_or("-", |problem| problem.reject.code.name());
     let seq = problem.and_then(|problem| problem.seq).map_or("-".to_owned(), |seq| seq.to_string());
+    let of = or_dash(problem.and_then(|problem| problem.cid));
+    let checks = report.checks;
+    let checks = [checks.hash, checks.chain, checks.signature, checks.authority, checks.head];
+    let checks = checks.map(throughline_protocol::verify::Check::word).join(",");
+    let anchored = report.anchored_through.map(|(at, by)| format!("{}:{}", by.word(), at.cid));
+    let tail = report.tail.map(|tail| {
+        let tombstone = or_dash(tail.tombstone.map(EntryCid::from_digest));
+        let anchor = or_dash(tail.last_anchor.map(|at| at.cid));
+        let (from, to) = (tail.from.cid, tail.to.cid);
+        format!("{}:{from}:{to}:{}:{}:{tombstone}:{anchor}", tail.kind.word(), tail.entries, tail.signer)
+    });
+    let fork = report.fork.as_ref().map(|fork| {
+        let branch =
+            |branch: &Branch| format!("{}/{}/{}", branch.head.cid, branch.rank.word(), branch.why.name());
+        format!("{}:{}", fork.at.cid, fork.branches.iter().map(branch).collect::<Vec<_>>().join(","))
+    });
+    let signer = |part: &SignerPart| {
+        let epochs: Vec<String> = part.epochs.iter().map(ToString::to_string).collect();
+        let (key, role, entries) = (part.principal, part.standing.word(), part.entries);
+        format!("{key}/{role}/{entries}/{}/{}", epochs.join("+"), or_dash(part.capability))
+    };
+    let signers: Vec<String> = report.signers.iter().map(signer).collect();
     let counts = |counts: &LinkCounts| format!("{}/{}/{}", counts.here, counts.missing, counts.withdrawn);
-    let inventory = &report.inventory;
-    let (payloads, files) = (counts(&inventory.payloads), counts(&inventory.files));
-    format!("{} {code} {seq} {payloads} {files}", report.verdict.word())
+    let (words, files) = (counts(&report.inventory.payloads), counts(&report.inventory.files));
+    format!(
+        "{} {code} {seq} {of} {} {checks} words={words} files={files} head={} anchored={} pending={} tail={} fork={} signers={}",
+        report.verdict.word(),
+        report.problems,
+        or_dash(report.valid_through.map(|head| head.cid)),
+        or_dash(anchored),
+        report.pending,
+        or_dash(tail),
+        or_dash(fork),
+        signers.join(",")
+    )
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or("-".to_owned(), |value| value.to_string())
 }
 
 /// Audits a session's CAR as the command line does: as a stream, and as a set when it is no single chain.

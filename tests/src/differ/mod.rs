@@ -25,7 +25,7 @@ pub enum Kind {
     Cid,
     /// Blobs of a session, as a DAG-CBOR map of `blobs` and `genesis`: what selection makes of them.
     Set,
-    /// A CAR: its verdict and first problem.
+    /// A CAR: what a report says of it.
     Car,
 }
 

@@ -14,6 +14,7 @@ use super::{Kind, Record};
 use crate::fuzz::seeds;
 use crate::fuzz::sets::{Bag, Signatures, random_script};
 use crate::fuzz::smoke::read_corpus;
+use crate::mutate::meaning::{self, Story};
 use crate::mutate::tree::{self, Maker};
 use crate::mutate::{Rng, bytes};
 use crate::with_files::{WithFiles, Without};
@@ -31,24 +32,37 @@ pub struct Counts {
     pub cars: u64,
     /// Random sets for selection.
     pub sets: u64,
+    /// Whole sessions that say something else and are signed again: for selection, or as a file.
+    pub meanings: u64,
 }
 
 impl Counts {
     /// What every landing compares.
     pub const LANDING: Counts =
-        Counts { blobs: 100_000, payloads: 10_000, cids: 10_000, cars: 1_500, sets: 5_000 };
+        Counts { blobs: 100_000, payloads: 10_000, cids: 10_000, cars: 1_500, sets: 5_000, meanings: 20_000 };
 
     /// Sets that a run compares unless it is told how many: one costs as much as hundreds of blobs.
     pub const SETS_MAX: u64 = 50_000;
 
+    /// As [`Counts::SETS_MAX`], for sessions that say something else.
+    pub const MEANINGS_MAX: u64 = 100_000;
+
     /// That many blobs, everything else in the proportion of [`Counts::LANDING`]: sets, and files with them, up to
-    /// [`Counts::SETS_MAX`].
+    /// [`Counts::SETS_MAX`], changed sessions up to [`Counts::MEANINGS_MAX`].
     #[must_use]
     pub fn of_blobs(blobs: u64) -> Self {
         let part = |count: u64| (count * blobs / Counts::LANDING.blobs).max(1);
         let landing = Counts::LANDING;
-        Counts { blobs, payloads: part(landing.payloads), cids: part(landing.cids), cars: 0, sets: 0 }
-            .with_sets(part(landing.sets).min(Counts::SETS_MAX))
+        let meanings = part(landing.meanings).min(Counts::MEANINGS_MAX);
+        Counts {
+            blobs,
+            payloads: part(landing.payloads),
+            cids: part(landing.cids),
+            cars: 0,
+            sets: 0,
+            meanings,
+        }
+        .with_sets(part(landing.sets).min(Counts::SETS_MAX))
     }
 
     /// These counts with that many sets, and files in the proportion of [`Counts::LANDING`] to them.
@@ -68,6 +82,7 @@ pub struct Plan {
     blobs: Vec<Vec<u8>>,
     makers: Makers,
     cars: Vec<Vec<Block>>,
+    stories: Vec<Story>,
 }
 
 #[derive(Debug)]
@@ -75,6 +90,9 @@ struct Makers {
     blobs: Maker,
     payloads: Maker,
 }
+
+/// Sessions that are changed again and again.
+const STORIES: usize = 160;
 
 const KEY_NAMES: [&str; 11] = [
     "account",
@@ -118,15 +136,16 @@ impl Plan {
             blobs: Maker::new(blobs.iter().map(Vec::as_slice), known_keys()),
             payloads: Maker::new(payloads.iter().map(Vec::as_slice), Vec::new()),
         };
-        let cars = cars.iter().map(|car| blocks(car)).collect();
-        Plan { seed, counts, vectors, blobs, makers, cars }
+        let cars: Vec<Vec<Block>> = cars.iter().map(|car| blocks(car)).collect();
+        let stories = stories(seed, &cars);
+        Plan { seed, counts, vectors, blobs, makers, cars, stories }
     }
 
     /// How many records there are.
     #[must_use]
     pub fn len(&self) -> u64 {
-        let Counts { blobs, payloads, cids, cars, sets } = self.counts;
-        self.vectors.len() as u64 + blobs + payloads + cids + cars + sets
+        let Counts { blobs, payloads, cids, cars, sets, meanings } = self.counts;
+        self.vectors.len() as u64 + blobs + payloads + cids + cars + sets + meanings
     }
 
     /// Whether there are none.
@@ -144,16 +163,20 @@ impl Plan {
         }
         at -= self.vectors.len() as u64;
         let mut rng = Rng::seeded(self.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ number);
-        let Counts { blobs, payloads, cids, cars, .. } = self.counts;
-        for (count, kind) in
-            [(blobs, Kind::Blob), (payloads, Kind::Payload), (cids, Kind::Cid), (cars, Kind::Car)]
-        {
+        let Counts { blobs, payloads, cids, cars, sets, .. } = self.counts;
+        for (count, kind) in [
+            (blobs, Kind::Blob),
+            (payloads, Kind::Payload),
+            (cids, Kind::Cid),
+            (cars, Kind::Car),
+            (sets, Kind::Set),
+        ] {
             if at < count {
                 return self.mutant(kind, &mut rng);
             }
             at -= count;
         }
-        self.mutant(Kind::Set, &mut rng)
+        self.meaning(&mut rng)
     }
 
     fn mutant(&self, kind: Kind, rng: &mut Rng) -> Record {
@@ -181,6 +204,17 @@ impl Plan {
         }
         let blob = rng.pick(&self.blobs).clone();
         bytes::mutant(rng, &blob, &self.blobs, 20_000)
+    }
+
+    /// A session that says something else, for selection or as a file.
+    fn meaning(&self, rng: &mut Rng) -> Record {
+        let story = rng.pick(&self.stories).clone();
+        let maker = &self.makers.blobs;
+        let signed = meaning::sign(&meaning::mutant(rng, &story, maker), maker);
+        if rng.once_in(3) {
+            return set_record(&signed.genesis.cid(), signed.blobs.into_iter());
+        }
+        Record { kind: Kind::Car, bytes: signed.car() }
     }
 
     /// A session's file with blocks missing, moved, twice, changed; or with its bytes changed.
@@ -266,8 +300,25 @@ fn fresh_blobs(seed: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// Sessions to change: those of the vectors that are small, and random ones.
+fn stories(seed: u64, cars: &[Vec<Block>]) -> Vec<Story> {
+    let of_file = |car: &Vec<Block>| {
+        let (root, blocks) = car.split_first()?;
+        Story::of(blocks.iter().map(|block| &block.bytes()[..]), Some(&root.cid()))
+    };
+    let mut stories: Vec<Story> = cars.iter().filter_map(of_file).collect();
+    let mut rng = Rng::seeded(seed ^ 0x5709);
+    while stories.len() < STORIES {
+        let acts = [3, 5, 8, 12][rng.below(4)];
+        let bag = Bag::of_script(&random_script(&mut rng, acts), Signatures::Real);
+        let blobs: Vec<&[u8]> = bag.held.iter().map(|made| made.bytes()).collect();
+        stories.extend(Story::of(blobs, None));
+    }
+    stories
+}
+
 /// The keys of all fixtures: those of our vectors by name, those of Seed's by their seeds.
-fn known_keys() -> Vec<SigningKey> {
+pub(crate) fn known_keys() -> Vec<SigningKey> {
     let seeds = seeds::signing_seeds();
     KEY_NAMES.into_iter().map(key).chain(seeds.iter().map(SigningKey::from_seed)).collect()
 }

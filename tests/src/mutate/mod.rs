@@ -1,10 +1,11 @@
-//! Mutations, all decided by a seed: of bytes ([`bytes`]), of the tree of a DAG-CBOR item with a new signature ([`tree`]), and of keys and
-//! signatures ([`crypto`]).
+//! Mutations, all decided by a seed: of bytes ([`bytes`]), of the tree of a DAG-CBOR item with a new signature ([`tree`]), of what a whole
+//! session says, signed again ([`meaning`]), and of keys and signatures ([`crypto`]).
 //!
 //! The same seed and the same input give the same mutant on every machine, so a failure is named by a number.
 
 pub mod bytes;
 pub mod crypto;
+pub mod meaning;
 pub mod tree;
 mod words;
 

@@ -141,6 +141,95 @@ impl Node {
         pairs.iter().find(|(key, _)| *key == text(name)).map(|(_, value)| value)
     }
 
+    /// The text of a field.
+    #[must_use]
+    pub fn word(&self, name: &str) -> Option<&str> {
+        let Node::Text(bytes) = self.field(name)? else { return None };
+        std::str::from_utf8(bytes).ok()
+    }
+
+    /// The number of a field; 0 where there is none, as the default is written.
+    #[must_use]
+    pub fn number(&self, name: &str) -> u64 {
+        if let Some(Node::Uint(value)) = self.field(name) { *value } else { 0 }
+    }
+
+    /// The bytes of a field.
+    #[must_use]
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        if let Node::Bytes(bytes) = self.field(name)? { Some(bytes) } else { None }
+    }
+
+    /// The CID that a field links.
+    #[must_use]
+    pub fn linked(&self, name: &str) -> Option<Vec<u8>> {
+        self.field(name)?.cid().map(<[u8]>::to_vec)
+    }
+
+    /// Sets a field of a map where its key belongs, or takes it away.
+    pub fn set(&mut self, name: &str, value: Option<Node>) {
+        let Node::Map(pairs) = self else { return };
+        let key = text(name);
+        pairs.retain(|(held, _)| *held != key);
+        let Some(value) = value else { return };
+        let order = |key: &Node| {
+            let bytes = key.to_bytes();
+            (bytes.len(), bytes)
+        };
+        let at = pairs.partition_point(|(held, _)| order(held) < order(&key));
+        pairs.insert(at, (key, value));
+    }
+
+    /// Sets a field to a link.
+    pub fn set_link(&mut self, name: &str, cid: &[u8]) {
+        self.set(name, Some(link(cid)));
+    }
+
+    /// A link.
+    #[must_use]
+    pub fn link(cid: &[u8]) -> Self {
+        link(cid)
+    }
+
+    /// A text.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        self::text(text)
+    }
+
+    fn cid(&self) -> Option<&[u8]> {
+        let Node::Tag(42, inner) = self else { return None };
+        let Node::Bytes(bytes) = &**inner else { return None };
+        bytes.split_first().map(|(_, cid)| cid)
+    }
+
+    /// Every CID that is linked in it.
+    #[must_use]
+    pub fn links(&self) -> Vec<Vec<u8>> {
+        match self {
+            Node::List(items) => items.iter().flat_map(Node::links).collect(),
+            Node::Map(pairs) => pairs.iter().flat_map(|(_, value)| value.links()).collect(),
+            Node::Tag(..) => self.cid().map(<[u8]>::to_vec).into_iter().collect(),
+            Node::Wide(_, inner) | Node::Indefinite(inner) => inner.links(),
+            Node::Uint(_) | Node::Negative(_) | Node::Bytes(_) | Node::Text(_) | Node::Raw(_) => Vec::new(),
+        }
+    }
+
+    /// Exchanges CIDs that are linked for what they became.
+    pub fn replace_links(&mut self, became: &dyn Fn(&[u8]) -> Option<Vec<u8>>) {
+        match self {
+            Node::List(items) => items.iter_mut().for_each(|item| item.replace_links(became)),
+            Node::Map(pairs) => pairs.iter_mut().for_each(|(_, value)| value.replace_links(became)),
+            Node::Tag(..) => {
+                if let Some(cid) = self.cid().and_then(became) {
+                    *self = link(&cid);
+                }
+            }
+            Node::Wide(_, inner) | Node::Indefinite(inner) => inner.replace_links(became),
+            Node::Uint(_) | Node::Negative(_) | Node::Bytes(_) | Node::Text(_) | Node::Raw(_) => {}
+        }
+    }
+
     fn field_mut(&mut self, name: &str) -> Option<&mut Node> {
         let Node::Map(pairs) = self else { return None };
         pairs.iter_mut().find(|(key, _)| *key == text(name)).map(|(_, value)| value)
@@ -230,6 +319,21 @@ impl Maker {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pool.is_empty()
+    }
+
+    /// A key that can sign.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn principal(&self, rng: &mut Rng) -> Vec<u8> {
+        let names: Vec<&Vec<u8>> = self.keys.keys().collect();
+        (*rng.pick(&names)).clone()
+    }
+
+    /// The bytes of a tree, signed by whom it names as its signer.
+    #[must_use]
+    pub fn sign(&self, tree: &Node) -> Vec<u8> {
+        self.signed(tree, None)
     }
 
     /// A mutant, mostly signed again as an honest writer would.

@@ -1,13 +1,15 @@
 //! Small files on which verifiers once differed, each with what `docs/PROTOCOL.md` says of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::car::{EntryBlocks, SessionWriter};
-use throughline_protocol::control::Control;
+use throughline_protocol::control::{Control, Role};
 use throughline_protocol::entry::{Body, ModelResponse, Note};
-use throughline_protocol::id::EntryCid;
-use throughline_protocol::testing::{Built, Reach, SessionBuilder};
+use throughline_protocol::id::{Cid, Codec, EntryCid, Seq};
+use throughline_protocol::limits::INTEGER_MAX;
+use throughline_protocol::testing::{Built, Party, Reach, SessionBuilder, capability};
 
 /// A file and what is to be reported of it.
 pub(super) struct Case {
@@ -67,7 +69,7 @@ const REF: Option<&str> = Some("E_REF_INCONSISTENT");
 const GAP: Option<&str> = Some("E_INCOMPLETE");
 
 pub(super) fn all() -> Vec<Case> {
-    [roots(), tails(), gaps(), foreign(), forks(), blocks()].into_iter().flatten().collect()
+    [roots(), tails(), gaps(), foreign(), forks(), both(), cited(), blocks()].into_iter().flatten().collect()
 }
 
 fn case(
@@ -284,6 +286,110 @@ fn forks() -> Vec<Case> {
             None,
             "pass",
             file(&after, &[there.head()], after.head()),
+        ),
+    ]
+}
+
+/// A key that is holder and device: what it signs under `AGENT` is no holder's entry.
+fn both() -> Vec<Case> {
+    let mut session = begin(1);
+    let (server1, server2) = (session.server1.clone(), session.server2.clone());
+    let grant = capability(&session.owner.key, server1.key.principal(), Role::Agent, None);
+    let agent = Arc::new(Party {
+        key: throughline_protocol::testing::key("server1"),
+        capability: Some(grant.clone()),
+    });
+    let owner = session.owner.clone();
+    session.reference(&owner, 2, Reach::Anchors);
+    let by = |party: &Arc<Party>, base: &SessionBuilder, name: &str| {
+        let mut branch = base.clone().branch(name);
+        branch.user(party, name);
+        branch
+    };
+    let mut moved = session.clone();
+    moved.handoff(Some(&server2));
+    let said = by(&agent, &session, "said");
+    let ordered = by(&server1, &session, "ordered");
+    let (one, other) = (by(&server1, &said, "one"), by(&server1, &by(&agent, &session, "more"), "other"));
+    let file = |of: &SessionBuilder, more: &[&Built]| {
+        let controls: Vec<Signed<Control>> = of.controls().iter().chain([&grant]).cloned().collect();
+        let entries = of.entries().iter().chain(more.iter().copied());
+        car(entries, &controls, of.head().entry.cid(), &BTreeMap::new())
+    };
+    let below_other = &other.entries()[3];
+    vec![
+        case(
+            "a fenced message of a holder that is a device",
+            "valid",
+            None,
+            "pass",
+            file(&moved, &[said.head()]),
+        ),
+        case(
+            "a fenced entry of a holder that is a device",
+            "fenced-tail",
+            None,
+            "pass",
+            file(&moved, &[ordered.head()]),
+        ),
+        case(
+            "a device's message beside its own as holder",
+            "valid",
+            None,
+            "pass",
+            file(&ordered, &[said.head()]),
+        ),
+        case(
+            "a fork on two messages of a device",
+            "forked",
+            None,
+            "fail",
+            file(&one, &[below_other, other.head()]),
+        ),
+    ]
+}
+
+/// What an entry cites as its capability and what is none, and numbers that are as large as they may be.
+fn cited() -> Vec<Case> {
+    let mut session = begin(1);
+    let server1 = session.server1.clone();
+    let other = session.contributor.capability.clone().unwrap();
+    let tombstone = session.tombstone(&other, Vec::new());
+    let owner = session.owner.clone();
+    let anchor = session.reference(&owner, 2, Reach::Anchors);
+    let genesis = session.entries()[0].entry.cid().cid();
+    let cites = |cited: Cid| {
+        let mut session = session.clone();
+        let (mut entry, payload) = session.draft(&server1, Body::Note(Note::Resume), None);
+        entry.authority.as_mut().unwrap().capability = cited;
+        session.push(&server1, entry, payload).unwrap();
+        file(&session, &[], session.head())
+    };
+    let blake2b = Cid::blake2b(Codec::DagCbor, tombstone.bytes());
+    let none = |name, cited| case(name, "incomplete", GAP, "unchecked", cites(cited));
+    let at = |session: &SessionBuilder, name: &str, seq: u64| {
+        let mut far = session.clone().branch(name);
+        far.note(&server1, Note::Resume);
+        let (mut entry, payload) = far.draft(&server1, Body::Note(Note::Close { reason: None }), None);
+        entry.place.as_mut().unwrap().seq = Seq::new(seq).unwrap();
+        far.push(&server1, entry, payload).unwrap();
+        far
+    };
+    // The lowest of them is told first, whatever its CID: doubles cannot tell twice these numbers apart.
+    let far: Vec<SessionBuilder> =
+        (0..4).map(|below| at(&session, &format!("far {below}"), INTEGER_MAX - below)).collect();
+    let far: Vec<&Built> = far.iter().map(SessionBuilder::head).collect();
+    vec![
+        none("a tombstone as capability", tombstone.cid().cid()),
+        none("a tombstone as capability, by its other name", blake2b),
+        none("a Ref as capability", anchor.cid().cid()),
+        none("an entry as capability", genesis),
+        case(
+            "gaps at the largest seqs",
+            "incomplete",
+            GAP,
+            "unchecked",
+            file(&session, &far, session.head()),
         ),
     ]
 }
