@@ -19,6 +19,7 @@ mod evaluate;
 mod evidence;
 mod extend;
 mod files;
+mod following;
 mod fork;
 mod import;
 mod import_agents;
@@ -58,13 +59,14 @@ pub use append::{AppendRequest, Appended, PROGRAM_KEYS};
 pub(crate) use append::{kept, used_otherwise};
 pub use append_signed::SignedAppend;
 pub use authority::{ControlKind, ControlsTaken, Keeping};
-pub(crate) use base::{Standing, need_session, standing};
+pub(crate) use base::{Standing, is_held, need_session, standing};
 pub(crate) use controls::held_controls;
 pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
-pub use evaluate::{Arrived, Evaluated, Taken, Takeover};
+pub use evaluate::{Arrived, Basis, Evaluated, Part, Taken, Takeover};
 pub use evidence::{EvidenceTaken, Fate, Source};
 pub use files::{Incoming, LEASE_MS, Outgoing, StoredBlob};
+pub use following::{ControlDigest, Following, Follows};
 pub use import::ImportRequest;
 pub use import_agents::{AgentName, SUB_AGENT_NAME_BYTES_MAX, SUB_AGENTS_MAX, check_sub_agents};
 pub use preview::Revoke;
@@ -95,6 +97,8 @@ struct Inner {
     turns: turns::Turns,
     warm: warm::Warm,
     void: evidence::Void,
+    #[cfg(test)]
+    side_limits: OnceLock<throughline_store::SideLimits>,
     network: OnceLock<crate::sync::Network>,
     moves: OnceLock<Arc<crate::moves::Moves>>,
     serving: std::sync::atomic::AtomicBool,
@@ -139,6 +143,8 @@ impl Node {
                 turns: turns::Turns::default(),
                 warm: warm::Warm::default(),
                 void: evidence::Void::default(),
+                #[cfg(test)]
+                side_limits: OnceLock::new(),
                 network: OnceLock::new(),
                 moves: OnceLock::new(),
                 serving: std::sync::atomic::AtomicBool::new(false),
@@ -254,6 +260,23 @@ impl Node {
     /// Evidence that was found void.
     fn void(&self) -> &evidence::Void {
         &self.inner.void
+    }
+
+    /// Room for entries beside the chains.
+    fn side_limits(&self) -> throughline_store::SideLimits {
+        #[cfg(test)]
+        if let Some(limits) = self.inner.side_limits.get() {
+            return *limits;
+        }
+        change::SIDE_LIMITS
+    }
+
+    /// Leaves this little room beside the chain of a session.
+    #[cfg(test)]
+    pub(crate) fn with_side_room(self, session_bytes_max: u64) -> Self {
+        let limits = throughline_store::SideLimits { session_bytes_max, ..change::SIDE_LIMITS };
+        let _ = self.inner.side_limits.set(limits);
+        self
     }
 
     /// Draft sessions.

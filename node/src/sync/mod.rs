@@ -37,6 +37,8 @@ mod tests_evidence;
 mod tests_follow;
 #[cfg(test)]
 mod tests_hostile;
+#[cfg(test)]
+mod tests_parts;
 mod view;
 
 use std::sync::Arc;

@@ -4,6 +4,9 @@
 //! meanwhile. While one is taken in ([`super::taking`]) the next is gathered, and its large payloads become files
 //! ([`super::ahead`]). What was adopted stays when the transfer ends early: the next one goes on after it. Nothing else is stored.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
@@ -15,7 +18,7 @@ use super::pipeline::{AHEAD_BYTES_MAX, Room};
 use super::taking::{Group, Taker, Taking};
 use super::witness::Witness;
 use crate::api::error::{Answer, Problem};
-use crate::core::{Evaluated, Node};
+use crate::core::{Evaluated, Following, Node};
 
 /// Entries that are adopted in one commit.
 const GROUP_ENTRIES: usize = 1_024;
@@ -43,7 +46,7 @@ pub(super) struct Missing {
     /// The chain up to here was held before: it was not looked at.
     pub(super) held_through: Option<Seq>,
     /// Entries that came without their payload, or that name files.
-    pub(super) noted: Vec<Seq>,
+    pub(super) noted: BTreeSet<Seq>,
     /// How many of them came without their payload.
     absent: u64,
 }
@@ -65,7 +68,7 @@ impl Missing {
         let is_absent = entry.signed().value().payload.is_some() && entry.payload().is_none();
         self.absent += u64::from(is_absent);
         if is_absent || (self.wanted == Wanted::All && !entry.files().is_empty()) {
-            self.noted.push(entry.signed().value().seq());
+            self.noted.insert(entry.signed().value().seq());
         }
     }
 }
@@ -92,7 +95,7 @@ impl Adopting {
             session,
             owner,
             bytes_max,
-            missing: Missing { wanted, held_through, noted: Vec::new(), absent: 0 },
+            missing: Missing { wanted, held_through, noted: BTreeSet::new(), absent: 0 },
         })
     }
 
@@ -153,6 +156,22 @@ impl Adopting {
     pub(super) fn flush(&mut self) -> Answer<()> {
         let group = std::mem::take(&mut self.group);
         self.taker.take(group)
+    }
+
+    /// What was not handed over is dropped: something before it was not taken.
+    pub(super) fn give_up(&mut self) -> Answer<()> {
+        self.group = Group::default();
+        self.taker.give_up()
+    }
+
+    /// Whether what came can only be judged together with what follows it.
+    pub(super) fn waits(&self) -> bool {
+        self.taker.waits()
+    }
+
+    /// All that comes was read; now it comes again.
+    pub(super) fn judge_together(&mut self, following: Arc<Following>) -> Answer<()> {
+        self.taker.judge_together(following)
     }
 
     pub(super) fn locator(&self) -> Answer<Vec<EntryCid>> {

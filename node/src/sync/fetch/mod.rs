@@ -26,6 +26,9 @@ mod taking;
 mod tally;
 mod witness;
 
+#[cfg(test)]
+mod parts_tests;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
