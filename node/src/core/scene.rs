@@ -133,7 +133,7 @@ impl<'r> Scene<'r> {
             tail,
             leaving: left.iter().filter_map(|cid| Some((*cid, status_of(&selection, *cid)?))).collect(),
             left: left.len() as u64,
-            aside: self.aside(&judged, &selection, path, &shown),
+            aside: self.aside(&judged, &selection, (path, &chosen), &shown),
             charges: &shown,
             disputed: is_disputed(&selection),
             refused,
@@ -212,8 +212,7 @@ impl<'r> Scene<'r> {
     }
 
     fn is_main(&self, judged: &Judged<'_>, cid: EntryCid) -> bool {
-        let seq = judged.mark(cid).and_then(|mark| usize::try_from(mark.seq.get()).ok());
-        seq.and_then(|seq| self.main.get(seq)).is_some_and(|main| *main == cid)
+        is_on(judged, &self.main, cid)
     }
 
     /// New entries that are not *in*, and the first one's reason.
@@ -228,7 +227,7 @@ impl<'r> Scene<'r> {
         &self,
         judged: &Judged<'_>,
         selection: &Selection,
-        path: &[EntryCid],
+        (path, chosen): (&[EntryCid], &[EntryCid]),
         charges: &[Charge],
     ) -> Aside {
         let on_path = |entry: &Signed<Entry>| {
@@ -239,10 +238,10 @@ impl<'r> Scene<'r> {
         let mut entries: Vec<(Prechecked, SideStatus)> = new
             .filter_map(|entry| Some((entry.clone(), status_of(selection, entry.signed().cid())?)))
             .collect();
-        // What is in dispute because of an anchor is so only where all that is below the anchor is held.
-        let all_shows = is_disputed(selection)
-            && (selection.state == State::Frozen
-                || selection.valid.iter().any(|cid| judged.revoked_by(*cid).is_some()));
+        // What counts because of an anchor above it does so only where all that is below the anchor is held; so does a dispute over it.
+        let is_off = |cid: &EntryCid| !is_on(judged, chosen, *cid);
+        let mut off = selection.valid.iter().filter(|cid| is_off(cid));
+        let all_shows = selection.state == State::Frozen || off.any(|cid| judged.revoked_by(*cid).is_some());
         let shows = |entry: &Prechecked| {
             let cid = entry.signed().cid();
             (all_shows && selection.valid.contains(&cid))
@@ -301,6 +300,12 @@ pub(super) fn is_disputed(selection: &Selection) -> bool {
 
 pub(super) fn prev_of(judged: &Judged<'_>, cid: EntryCid) -> Option<EntryCid> {
     judged.skeleton(cid).and_then(throughline_protocol::fork::Skeleton::prev)
+}
+
+/// Whether a path from the genesis holds an entry.
+fn is_on(judged: &Judged<'_>, path: &[EntryCid], cid: EntryCid) -> bool {
+    let seq = judged.mark(cid).and_then(|mark| usize::try_from(mark.seq.get()).ok());
+    seq.and_then(|seq| path.get(seq)) == Some(&cid)
 }
 
 /// Genesis to `tip`.

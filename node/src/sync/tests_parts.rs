@@ -3,11 +3,13 @@
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::control::{Control, Role};
 use throughline_protocol::id::SessionId;
 use throughline_protocol::testing::{Reach, SessionBuilder};
+use throughline_protocol::wire::chain::ChainAnswer;
 
 use super::testbench::*;
 use super::*;
@@ -79,26 +81,80 @@ async fn what_the_owner_anchored_is_followed_whole() {
     .await;
 }
 
+/// What an honest peer that knows of no tombstone answers: the whole, as a look ahead without its words, or from the genesis on.
+fn by_one_who_does_not_know(asked: &Arc<AtomicUsize>) -> Lie {
+    let asked = Arc::clone(asked);
+    Arc::new(move |mut frames| {
+        let number = asked.fetch_add(1, Ordering::SeqCst);
+        if number >= 3 {
+            // The genesis is held by then.
+            frames.remove(2);
+        }
+        for frame in &mut frames {
+            if let (ChainAnswer::Entries(items), 1) = (frame, number % 3) {
+                items.iter_mut().for_each(|item| item.payload = None);
+            }
+        }
+        Script { frames, then: Then::End }
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_that_was_left_is_asked_for_again_once_it_is_anchored() {
     in_time(async {
         let (builder, tombstone, anchor) = of_a_revoked_server("anchored afterwards");
         let session = builder.session();
-        let (server, desktop) = server_and_desktop(&builder, &tombstone).await;
-        desktop.meet("server", &server).await;
-        desktop.until(|node| verdict(node, session).is_some_and(|(verdict, _)| verdict == "revoked-tail")).await;
+        let (_server, desktop) = server_and_desktop(&self::session("another", 1), &tombstone).await;
+        let asked = Arc::new(AtomicUsize::new(0));
+        let peer = Liar::start(&builder, by_one_who_does_not_know(&asked)).await;
+        peers::add(&desktop.node, &peers::KnownPeer::of_ticket("peer", &peer.ticket().await).unwrap())
+            .unwrap();
+        desktop.network.compare_with("peer").await.unwrap();
+        let is_cut =
+            |node: &Node| verdict(node, session).is_some_and(|(verdict, _)| verdict == "revoked-tail");
+        desktop.until(is_cut).await;
         let held = desktop.node.reader().unwrap().stats().unwrap();
         assert!(held.side_entries > 0 && held.side_entries < MESSAGES as u64, "{held:?}");
+        assert_eq!(asked.load(Ordering::SeqCst), 3, "once, then to look ahead, then with what follows known");
 
         // Nothing has changed: it is not asked for again.
-        let bytes = |node: &Node| node.reader().unwrap().newest_event().unwrap();
-        let before = bytes(&desktop.node);
-        desktop.network.compare_with("server").await.unwrap();
-        assert_eq!(bytes(&desktop.node), before);
+        desktop.network.compare_with("peer").await.unwrap();
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
 
         desktop.hold(&[anchor]);
-        desktop.network.compare_with("server").await.unwrap();
+        desktop.network.compare_with("peer").await.unwrap();
         desktop.until(is_whole(&builder)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 6);
+    })
+    .await;
+}
+
+/// A peer that told a head is asked for it before the owner signs, and told of when it does not give it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_held_in_part_is_fetched_or_told() {
+    in_time(async {
+        let builder = self::session("held in part", 300);
+        let (server, desktop) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let grants = [server.grant(Role::Writer), desktop.grant(Role::Agent)];
+        server.take(&builder);
+        server.hold(&grants);
+        desktop.take(&builder.at(254));
+        desktop.hold(&grants);
+        let silent = |_: Vec<ChainAnswer>| Script { frames: Vec::new(), then: Then::End };
+        let liar = Liar::start(&builder, Arc::new(silent)).await;
+        let known = |alias, ticket: String| peers::KnownPeer::of_ticket(alias, &ticket).unwrap();
+        peers::add(&desktop.node, &known("liar", liar.ticket().await)).unwrap();
+        let unfetched = || desktop.network.unfetched(vec![builder.session()], Some(SOON));
+
+        let (left, came, _) = unfetched().await.unwrap();
+        assert_eq!((left.len(), came), (1, 0));
+        assert_eq!((left[0].held.seq.get(), left[0].told.seq.get()), (254, 300));
+        assert_eq!(left[0].by, ["liar".to_owned()].into());
+
+        peers::add(&desktop.node, &known("server", server.ticket().await)).unwrap();
+        let (left, came, _) = unfetched().await.unwrap();
+        assert_eq!((left.len(), came), (0, 1));
+        assert_eq!(desktop.row(builder.session()).unwrap().tip.cid, builder.head().entry.cid());
     })
     .await;
 }

@@ -44,6 +44,9 @@ pub(crate) struct MoveArgs {
     /// is asked for a session that is not held here
     #[arg(long, value_name = "auto|offline|PEER", default_value = "auto")]
     pub(crate) source: String,
+    /// Leave the old server although a known peer told more than is here and nobody gives it: what is not here is cut
+    #[arg(long)]
+    pub(crate) cut_unfetched: bool,
     /// Say what would happen, and do nothing
     #[arg(long, requires = "to")]
     pub(crate) dry_run: bool,

@@ -24,6 +24,7 @@ mod run;
 mod sink;
 mod taking;
 mod tally;
+mod unfetched;
 mod witness;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub(super) use answer::answer;
 pub use mend::BlobsCame;
 pub(super) use providers::{Provider, mark_of};
 pub use tally::{Tallied, Tally};
+pub use unfetched::Unfetched;
 
 /// Which payloads come along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
