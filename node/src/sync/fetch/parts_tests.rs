@@ -41,9 +41,8 @@ fn checked(built: &Built) -> Prechecked {
 
 /// Who holds the session at its head.
 fn holder(builder: &SessionBuilder) -> Arc<Party> {
-    let opened = builder.entries().iter().rev().find_map(|built| match &built.entry.value().body {
-        Body::Handoff(handoff) => handoff.holder,
-        _ => None,
+    let opened = builder.entries().iter().rev().find_map(|built| {
+        if let Body::Handoff(handoff) = &built.entry.value().body { handoff.holder } else { None }
     });
     let second = builder.server2.key.principal();
     if opened == Some(second) { Arc::clone(&builder.server2) } else { Arc::clone(&builder.server1) }
