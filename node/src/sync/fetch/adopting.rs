@@ -18,7 +18,7 @@ use super::pipeline::{AHEAD_BYTES_MAX, Room};
 use super::taking::{Group, Taker, Taking};
 use super::witness::Witness;
 use crate::api::error::{Answer, Problem};
-use crate::core::{Evaluated, Following, Node};
+use crate::core::{ControlDigest, Evaluated, Following, Node};
 
 /// Entries that are adopted in one commit.
 const GROUP_ENTRIES: usize = 1_024;
@@ -167,6 +167,11 @@ impl Adopting {
     /// Whether what came can only be judged together with what follows it.
     pub(super) fn waits(&self) -> bool {
         self.taker.waits()
+    }
+
+    /// Under which control blobs the last verdict was made, where something was not kept.
+    pub(super) fn judged_under(&self) -> Option<ControlDigest> {
+        self.taker.judged_under()
     }
 
     /// All that comes was read; now it comes again.

@@ -28,7 +28,7 @@ use super::sink::{Hearing, Preview, Sink};
 use super::tally::Tally;
 use super::{Fetched, Freshness, FromPeer, Transfer, Use, Wanted};
 use crate::api::error::{Answer, Problem};
-use crate::core::{ControlDigest, Evaluated, Node, is_held};
+use crate::core::{Evaluated, is_held};
 use crate::net::Transport;
 use crate::sync::fault::PeerFault;
 use crate::sync::shared::{Shared, blocking};
@@ -223,7 +223,12 @@ impl<'a> Run<'a> {
             Ok(()) if is_preview => {}
             Ok(()) => {
                 let session = self.session;
-                let left = self.shared.on_node(move |node| left_of(node, session, want.cid)).await?;
+                let held = self.shared.on_node(move |node| is_held(&node.reader()?, want.cid)).await?;
+                let judged_under = match &ranged.sink {
+                    Sink::Adopt(adopting) => adopting.judged_under(),
+                    Sink::Audit(_) | Sink::Hear(_) | Sink::Preview(_) => None,
+                };
+                let left = judged_under.filter(|_| !held);
                 self.shared.contacts.took(provider.key, session, want.cid, left);
             }
             Err(fault) if fault.charged == Charged::Nobody => {}
@@ -350,16 +355,6 @@ impl<'a> Run<'a> {
 
 fn point(mark: Mark) -> Point {
     Point { cid: mark.cid, seq: mark.seq }
-}
-
-/// What a head that was fetched was judged by, when it was not kept: once that changes it is asked for again.
-fn left_of(node: &Node, session: SessionId, head: EntryCid) -> Answer<Option<ControlDigest>> {
-    let reader = node.reader()?;
-    let Some(row) = reader.session(session)? else { return Ok(None) };
-    if is_held(&reader, head)? {
-        return Ok(None);
-    }
-    ControlDigest::of(&reader, row.owner, session).map(Some)
 }
 
 fn unmet(sink: &Sink) -> Vec<EntryCid> {

@@ -29,7 +29,7 @@ use super::ahead::{Ahead, lost};
 use super::pipeline::Room;
 use super::witness::Witness;
 use crate::api::error::{Answer, Problem};
-use crate::core::{Arrived, Basis, Evaluated, Following, Follows, Node, Part};
+use crate::core::{Arrived, Basis, ControlDigest, Evaluated, Following, Follows, Node, Part};
 use crate::sync::ask::is_of_owner;
 
 /// What is adopted in one commit.
@@ -64,6 +64,8 @@ pub(super) struct Taking {
     judging: Judging,
     /// There is no room for what follows: it stands on what was not kept.
     is_full: bool,
+    /// The control blobs that were held when the last verdict was made; others may have come since.
+    judged_under: Option<ControlDigest>,
 }
 
 /// How groups are judged.
@@ -85,7 +87,8 @@ enum More {
 
 impl Taking {
     pub(super) fn new(node: Node, session: SessionId, witness: Option<Witness>) -> Self {
-        Taking { node, session, witness, last: None, judging: Judging::AsTheyCome, is_full: false }
+        let judging = Judging::AsTheyCome;
+        Taking { node, session, witness, last: None, judging, is_full: false, judged_under: None }
     }
 
     fn take(&mut self, group: Group, more: More) -> Answer<()> {
@@ -138,7 +141,12 @@ impl Taking {
 
     /// Nothing more comes: makes the verdict on what did, where it was made on more.
     fn settle(&mut self) -> Answer<()> {
-        if self.last.as_ref().is_some_and(|last| last.basis == Basis::Following) {
+        let is_unsettled = |last: &Evaluated| last.basis == Basis::Following || last.dropped > 0;
+        if self.last.as_ref().is_some_and(is_unsettled) {
+            let reader = self.node.reader()?;
+            let owner = reader.session(self.session)?.map(|row| row.owner);
+            let digest = owner.map(|owner| ControlDigest::of(&reader, owner, self.session));
+            self.judged_under = digest.transpose()?;
             self.last = Some(self.node.take_rest(self.session)?);
         }
         Ok(())
@@ -261,6 +269,14 @@ impl Taker {
     /// Whether a group waits for what follows it to be read.
     pub(super) fn waits(&self) -> bool {
         matches!(&self.turn, Turn::Idle(taking) if matches!(taking.judging, Judging::Waits))
+    }
+
+    /// Under which control blobs the last verdict was made, where something was not kept.
+    pub(super) fn judged_under(&self) -> Option<ControlDigest> {
+        match &self.turn {
+            Turn::Idle(taking) => taking.judged_under,
+            Turn::Busy(..) | Turn::Lost => None,
+        }
     }
 
     /// All that comes has been read: from now on groups are judged together with it.
