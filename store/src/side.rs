@@ -189,14 +189,16 @@ impl Step for PutSide {
             let size = size_of(signed.bytes());
             let with_words = size + entry.payload().map_or(0, |bytes| size_of(bytes));
             let room = self.limits.session_bytes_max.saturating_sub(held);
-            let (words, taken) = match (with_words <= room, size <= room || at < self.needed) {
-                (true, _) => (Words::Kept, with_words),
-                (false, true) => (Words::LeftOut, size),
-                (false, false) => {
-                    own_bytes = Some(held);
-                    plan.dropped += 1;
-                    continue;
-                }
+            // What comes after one that was dropped may stand on it.
+            let fits = |bytes| plan.dropped == 0 && bytes <= room;
+            let (words, taken) = if fits(with_words) {
+                (Words::Kept, with_words)
+            } else if at < self.needed || fits(size) {
+                (Words::LeftOut, size)
+            } else {
+                own_bytes = Some(held);
+                plan.dropped += 1;
+                continue;
             };
             own_bytes = Some(held.saturating_add(taken));
             total_bytes = total_bytes.saturating_add(size);

@@ -7,13 +7,33 @@ use throughline_protocol::entry::{Entry, Place};
 use throughline_protocol::fork::Ending;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::ChainState;
-use throughline_store::{Reader, SessionRow, SessionState};
+use throughline_store::{Found, Lane, Reader, SessionRow, SessionState};
 
 use super::{Node, shape};
 use crate::api::error::{Answer, Problem};
 
 /// Entries listed between an old base and the tip.
 const BETWEEN_MAX: u64 = 64;
+
+/// Whether an entry is held with all that it stands on. What shows a fault is kept beside the chain also where there is no room for what
+/// is below it.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(crate) fn is_held(reader: &Reader, entry: EntryCid) -> Answer<bool> {
+    let mut at = Some(entry);
+    while let Some(cid) = at {
+        match reader.find(&cid.cid())? {
+            Some(Found::Entry { lane: Lane::Main, .. }) => return Ok(true),
+            Some(Found::Entry { lane: Lane::Side, .. }) => {
+                let Some(side) = reader.side_entry(cid)? else { return Ok(false) };
+                at = Decoded::<Entry>::decode(side.bytes)?.value().prev();
+            }
+            Some(Found::Control { .. } | Found::Block { .. }) | None => return Ok(false),
+        }
+    }
+    Ok(true)
+}
 
 /// A session as it stands: its row and the verifier's state after its tip.
 pub(crate) struct Standing {

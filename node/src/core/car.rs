@@ -19,17 +19,18 @@ use throughline_store::{LinkBlocks, PayloadState, Reader, SessionRow, SideEntry,
 
 use super::Node;
 use super::base::need_session;
-use super::car_read::{Asked, Item, Taker, audit, for_each};
-use super::evaluate::Arrived;
+use super::car_read::{Asked, Item, Taker, audit, for_each, read_ahead};
+use super::evaluate::{Arrived, Basis, Evaluated, Part};
 use super::files::Blocks;
+use super::following::Follows;
 use super::seal_up::blocks_of;
 use super::verify::PayloadUse;
 use crate::api::error::{Answer, Problem};
 use crate::report;
 
-/// Entries taken in at a time, and bytes of them.
+/// Entries taken in at a time, and bytes of them; the staging quota may be smaller.
 const BATCH: usize = 1_000;
-const BATCH_BYTES: usize = 8 << 20;
+const BATCH_BYTES: u64 = 8 << 20;
 /// Bytes of a CAR that are sent at a time, at least.
 const SEND_BYTES: usize = 256 * 1024;
 /// Blocks of the files of one entry.
@@ -80,8 +81,11 @@ impl Node {
         };
         let held = Some(self.reader()?).filter(|reader| matches!(reader.session(session), Ok(Some(_))));
         let was_held = held.is_some();
-        let mut adopting = Adopting::new(self, session, held);
-        for_each(spool, &mut adopting)?;
+        let mut adopting = Adopting::new(self, session, held, spool);
+        if let Err(stop) = for_each(spool, &mut adopting) {
+            adopting.settle()?;
+            return Err(stop.into());
+        }
         let adopted = adopting.finish()?;
         let row = need_session(&self.reader()?, session)?;
         if row.summary.verdict != of_file.verdict.word() {
@@ -147,13 +151,18 @@ fn evidence_in(spool: &Path) -> Answer<Option<Vec<u8>>> {
     read.map_err(|error| Problem::new(Code::StoreIo, format!("reading the CAR: {error}")))
 }
 
-/// Takes a verified file in, a batch at a time.
+/// Takes a verified file in, a batch at a time. From the first one that does not stand by itself on, each is judged together with the
+/// rest of the file.
 struct Adopting<'n> {
     node: &'n Node,
     session: SessionId,
+    spool: &'n Path,
+    follows: Follows,
+    last: Option<Evaluated>,
     keys: VerifyingKeys,
     arrived: Arrived,
-    bytes: usize,
+    bytes: u64,
+    bytes_max: u64,
     blocks: Blocks,
     /// Files in many blocks, and the seqs of the entries that name them.
     files: BTreeSet<(Seq, Cid)>,
@@ -163,13 +172,17 @@ struct Adopting<'n> {
 }
 
 impl<'n> Adopting<'n> {
-    fn new(node: &'n Node, session: SessionId, held: Option<Reader>) -> Self {
+    fn new(node: &'n Node, session: SessionId, held: Option<Reader>, spool: &'n Path) -> Self {
         Adopting {
             node,
             session,
+            spool,
+            follows: Follows::Unread,
+            last: None,
             keys: VerifyingKeys::default(),
             arrived: Arrived::default(),
             bytes: 0,
+            bytes_max: node.config().limits.staging_bytes_max.min(BATCH_BYTES),
             blocks: Blocks::new(node),
             files: BTreeSet::new(),
             adopted: 0,
@@ -193,19 +206,53 @@ impl<'n> Adopting<'n> {
 
     fn flush(&mut self) -> Answer<()> {
         self.bytes = 0;
-        let arrived = std::mem::take(&mut self.arrived);
-        let evaluated = self.node.take_in(self.session, arrived)?;
+        if self.last.as_ref().is_some_and(|last| last.basis == Basis::Following && last.dropped > 0) {
+            // There is no room for what this stands on.
+            self.arrived = Arrived::default();
+            return Ok(());
+        }
+        let arrived = Arrived { follows: self.follows.clone(), ..std::mem::take(&mut self.arrived) };
+        let evaluated = match self.node.take_part(self.session, arrived.clone())? {
+            Part::Taken(evaluated) => evaluated,
+            Part::Waits => {
+                self.follows = Follows::Known(Arc::new(read_ahead(self.spool)?));
+                let arrived = Arrived { follows: self.follows.clone(), ..arrived };
+                match self.node.take_part(self.session, arrived)? {
+                    Part::Taken(evaluated) => evaluated,
+                    Part::Waits => return Err(Code::Internal.into()),
+                }
+            }
+        };
         self.adopted += evaluated.adopted;
-        match evaluated.refused {
+        let refused = evaluated.refused.clone();
+        self.last = Some(evaluated);
+        match refused {
             None => Ok(()),
             Some((_, reject)) => Err(reject.into()),
         }
     }
 
-    fn finish(mut self) -> Answer<u64> {
+    /// The last batch, and the verdict where it was made on more than what is held then.
+    fn flush_last(&mut self) -> Answer<()> {
+        if matches!(self.follows, Follows::Unread) {
+            self.follows = Follows::Nothing;
+        }
         if !self.arrived.entries.is_empty() || !self.arrived.controls.is_empty() {
             self.flush()?;
         }
+        self.settle()
+    }
+
+    /// Makes the verdict on what came, where it was made on more.
+    fn settle(&mut self) -> Answer<()> {
+        if self.last.take_if(|last| last.basis == Basis::Following).is_some() {
+            self.adopted += self.node.take_rest(self.session)?.adopted;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Answer<u64> {
+        self.flush_last()?;
         self.blocks.finish()?;
         // Now that the blocks of files are here, the entries that name them keep them.
         let reader = self.node.reader()?;
@@ -225,13 +272,14 @@ impl Taker for Adopting<'_> {
             Item::Control(control) => self.arrived.controls.push(control.verify(&mut self.keys)?),
             Item::Config(_, block) | Item::Block(block) => self.blocks.put(block)?,
             Item::Entry(entry, payload) => {
-                self.bytes += entry.bytes().len() + payload.as_ref().map_or(0, |payload| payload.len());
+                self.bytes +=
+                    (entry.bytes().len() + payload.as_ref().map_or(0, |payload| payload.len())) as u64;
                 let checked = Prechecked::of(entry.verify(&mut self.keys)?, payload)?;
                 let trees = checked.files().iter().filter(|cid| cid.codec() == Codec::DagPb);
                 self.files.extend(trees.map(|cid| (checked.signed().value().seq(), *cid)));
                 self.late_words(&checked)?;
                 self.arrived.entries.push(checked);
-                if self.arrived.entries.len() >= BATCH || self.bytes >= BATCH_BYTES {
+                if self.arrived.entries.len() >= BATCH || self.bytes >= self.bytes_max {
                     self.flush()?;
                 }
             }

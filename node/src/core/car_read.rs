@@ -15,8 +15,10 @@ use throughline_protocol::control::Control;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::payload::ConfigBlock;
+use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::{Auditor, BlocksRead, NotLinear, Report};
 
+use super::following::Following;
 use super::verify::PayloadUse;
 use crate::api::error::{Answer, Problem};
 
@@ -114,6 +116,33 @@ pub(super) fn for_each(spool: &Path, taker: &mut dyn Taker) -> Result<(), Stop> 
 
 fn give(entry: Option<Decoded<Entry>>, payload: Option<Arc<[u8]>>, taker: &mut dyn Taker) -> Answer<()> {
     entry.map_or(Ok(()), |entry| taker.item(Item::Entry(Box::new(entry), payload)))
+}
+
+/// Reads the entries of a file for what selection looks at.
+///
+/// # Errors
+/// What reading refuses.
+pub(super) fn read_ahead(spool: &Path) -> Answer<Following> {
+    let mut ahead = Ahead::default();
+    for_each(spool, &mut ahead)?;
+    Ok(ahead.following)
+}
+
+#[derive(Default)]
+struct Ahead {
+    following: Following,
+    keys: VerifyingKeys,
+}
+
+impl Taker for Ahead {
+    fn root(&mut self, _: EntryCid) {}
+
+    fn item(&mut self, item: Item) -> Answer<()> {
+        if let Item::Entry(entry, _) = item {
+            self.following.note(&entry.verify(&mut self.keys)?);
+        }
+        Ok(())
+    }
 }
 
 /// What an audit is to look at.

@@ -21,14 +21,15 @@ use throughline_store::{
     SetSelection, SideKept, SideLimits, SideStatus, StagingUse, StoreError, Summary,
 };
 
-use super::evaluate::{Evaluated, Takeover};
+use super::evaluate::{Basis, Evaluated, Takeover};
 use super::scene::{Scene, from_store, tip_of};
 use super::seal_up::links_of;
 use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 
 /// Side entries of the whole store, and of one session with their payloads: in bytes.
-const SIDE_LIMITS: SideLimits = SideLimits { total_bytes_max: 256 << 20, session_bytes_max: 16 << 20 };
+pub(super) const SIDE_LIMITS: SideLimits =
+    SideLimits { total_bytes_max: 256 << 20, session_bytes_max: 16 << 20 };
 
 /// A decision.
 pub(super) struct Change<'s, 'r> {
@@ -88,23 +89,25 @@ impl Change<'_, '_> {
     /// Carries the decision out; `tip` is where the chain then ends.
     pub(super) fn carry_out(self, step: Move<'_>, tip: Option<Mark>) -> Answer<Evaluated> {
         let is_new = self.scene.row.is_none();
-        let mut kept_aside = 0;
+        let mut kept = SideKept::default();
         if !is_new {
-            kept_aside = self.keep_aside(&step)?;
+            kept = self.keep_aside(&step)?;
         }
         super::evidence::keep(step.node, self.scene, step.controls, self.charges);
         let verdict = step.summary.verdict.clone();
         let moves = self.left > 0 || !self.tail.is_empty();
         let landed = if moves { self.move_chain(&step)? } else { settled(&step)? };
         if is_new {
-            kept_aside = self.keep_aside(&step)?;
+            kept = self.keep_aside(&step)?;
         }
         Ok(Evaluated {
             verdict,
             tip: landed.tip.or(tip),
             adopted: landed.adopted,
             left: self.left,
-            kept_aside,
+            kept_aside: kept.stored as u64,
+            dropped: kept.dropped as u64,
+            basis: Basis::Held,
             refused: self.refused,
             takeover: landed.takeover,
         })
@@ -133,9 +136,9 @@ impl Change<'_, '_> {
     }
 
     /// Stores new evidence. When its area is full, what is settled goes on without; a dispute cannot be without it.
-    fn keep_aside(&self, step: &Move<'_>) -> Answer<u64> {
+    fn keep_aside(&self, step: &Move<'_>) -> Answer<SideKept> {
         if self.aside.entries.is_empty() {
-            return Ok(0);
+            return Ok(SideKept::default());
         }
         let Aside { entries, needed } = &self.aside;
         let put = PutSide {
@@ -143,20 +146,20 @@ impl Change<'_, '_> {
             entries: entries.clone(),
             needed: *needed,
             at: now(),
-            limits: SIDE_LIMITS,
+            limits: step.node.side_limits(),
         };
         match step.node.store().run(put) {
-            Ok(SideKept { stored, dropped }) => {
-                if dropped > 0 {
-                    let session = step.session.short();
+            Ok(kept) => {
+                if kept.dropped > 0 {
+                    let (session, dropped) = (step.session.short(), kept.dropped);
                     tracing::warn!(session, dropped, "no room for more entries beside the chain");
                 }
-                Ok(stored as u64)
+                Ok(kept)
             }
             Err(error @ StoreError::Quota { .. }) if !self.disputed => {
                 let session = step.session.short();
                 tracing::warn!(code = error.code().name(), "evidence of {session} is not kept: {error}");
-                Ok(0)
+                Ok(SideKept { stored: 0, dropped: entries.len() })
             }
             Err(error) => Err(error.into()),
         }

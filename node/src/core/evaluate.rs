@@ -22,6 +22,8 @@ use throughline_store::{
 
 use super::base::standing;
 use super::controls::controls_of;
+use super::extend::Short;
+use super::following::Follows;
 use super::scene::Scene;
 use super::{Node, now};
 use crate::api::error::{Answer, Problem};
@@ -38,6 +40,17 @@ pub struct Arrived {
     pub controls: Vec<Signed<Control>>,
     /// Whether they had been staged.
     pub staging: StagingUse,
+    /// What else comes with them.
+    pub follows: Follows,
+}
+
+/// What became of a part of a transfer or file.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// It was judged.
+    Taken(Evaluated),
+    /// It can only be judged together with what follows, which is not known. Of its entries nothing is kept.
+    Waits,
 }
 
 /// What became of it.
@@ -53,6 +66,10 @@ pub struct Evaluated {
     pub left: u64,
     /// Entries kept beside it.
     pub kept_aside: u64,
+    /// Entries for which there was no room beside it.
+    pub dropped: u64,
+    /// What the verdict was made on.
+    pub basis: Basis,
     /// Entries that break a rule, with the first one's refusal: not stored.
     pub refused: Option<(u64, Reject)>,
     /// Whether this node became the holder.
@@ -69,6 +86,16 @@ pub enum Takeover {
     Taken,
     /// It does, and the sign guard does not allow it: the entries are history here, nothing is signed after them.
     Refused(Reject),
+}
+
+/// What a verdict was made on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Basis {
+    /// All that is held.
+    #[default]
+    Held,
+    /// That, and entries that are on their way: [`Node::take_rest`] makes the verdict on what came of them.
+    Following,
 }
 
 /// Whether an act changed the main chain.
@@ -89,6 +116,8 @@ impl Evaluated {
             adopted: 0,
             left: 0,
             kept_aside: 0,
+            dropped: 0,
+            basis: Basis::Held,
             refused: None,
             takeover: Takeover::None,
         }
@@ -108,6 +137,18 @@ pub(super) struct Input<'a> {
     pub(super) controls: &'a [Signed<Control>],
     pub(super) staging: StagingUse,
     pub(super) way: Way,
+    pub(super) follows: &'a Follows,
+}
+
+impl Input<'_> {
+    /// Nothing new: what is held is judged.
+    pub(super) const HELD: Input<'static> = Input {
+        entries: &[],
+        controls: &[],
+        staging: StagingUse::Keep,
+        way: Way::Whole,
+        follows: &Follows::Nothing,
+    };
 }
 
 /// Whether the short way may be tried.
@@ -126,7 +167,19 @@ impl Node {
     /// `E_INCOMPLETE` when the genesis is neither held nor among them, what it is refused for when it is not allowed; store errors. An
     /// entry that breaks a rule is not an error: it is told in the result and not stored.
     pub fn take_in(&self, session: SessionId, arrived: Arrived) -> Answer<Evaluated> {
-        let Arrived { entries, controls, staging } = arrived;
+        match self.take_part(session, Arrived { follows: Follows::Nothing, ..arrived })? {
+            Part::Taken(evaluated) => Ok(evaluated),
+            Part::Waits => Err(Code::Internal.into()),
+        }
+    }
+
+    /// As [`Node::take_in`], for a part of what comes in one transfer or file. Nothing of it is judged without what follows, but for a run
+    /// on the tip that stands by itself.
+    ///
+    /// # Errors
+    /// As [`Node::take_in`].
+    pub fn take_part(&self, session: SessionId, arrived: Arrived) -> Answer<Part> {
+        let Arrived { entries, controls, staging, follows } = arrived;
         let held = self.reader()?.session(session)?.map(|row| row.owner);
         let owner = match held {
             Some(owner) => owner,
@@ -145,25 +198,47 @@ impl Node {
             stored = put.iter().filter(|stored| **stored == Stored::New).count();
             way = if stored == 0 || grants_only { Way::Either } else { Way::Whole };
         }
-        let input = Input { entries: &entries, controls: &controls, staging, way };
+        if way == Way::Whole && matches!(follows, Follows::Unread) {
+            // What is held is judged under them; whether the part then stands on it by itself is seen.
+            self.judge_again(session)?;
+            way = Way::Either;
+        }
+        let input = Input { entries: &entries, controls: &controls, staging, way, follows: &follows };
         let owed = if revokes { self.reader()?.to_judge(owner)?.tombstones } else { Vec::new() };
         let settled = self.settle_and_recall(session, &input, stored);
         if revokes {
             // A tombstone that came with one session cuts any of its owner's. What another one fails of is not for this act.
-            self.judge_owed_but(owner, settled.is_ok().then_some((session, &owed[..])))?;
+            let judged = matches!(settled, Ok(Part::Taken(_))).then_some((session, &owed[..]));
+            self.judge_owed_but(owner, judged)?;
         }
         settled
     }
 
-    fn settle_and_recall(&self, session: SessionId, input: &Input<'_>, stored: usize) -> Answer<Evaluated> {
-        let mut evaluated = self.settle(session, input)?;
+    /// Makes the verdict on what came of a transfer or file whose parts were judged together with what was to follow.
+    ///
+    /// # Errors
+    /// As [`Node::take_in`].
+    pub fn take_rest(&self, session: SessionId) -> Answer<Evaluated> {
+        let mut evaluated = self.judge_again(session)?;
+        self.recall_evidence(session, &mut evaluated)?;
+        self.after_commit(session);
+        Ok(evaluated)
+    }
+
+    fn settle_and_recall(&self, session: SessionId, input: &Input<'_>, stored: usize) -> Answer<Part> {
+        let mut part = self.settle(session, input)?;
+        let Part::Taken(evaluated) = &mut part else { return Ok(part) };
+        if evaluated.basis == Basis::Following {
+            // Told, and looked through for what waited for it, when all of it has come.
+            return Ok(part);
+        }
         if evaluated.taken() == Taken::Advanced {
-            self.recall_evidence(session, &mut evaluated)?;
+            self.recall_evidence(session, evaluated)?;
         }
         if stored > 0 || evaluated.kept_aside > 0 || evaluated.taken() == Taken::Advanced {
             self.after_commit(session);
         }
-        Ok(evaluated)
+        Ok(part)
     }
 
     /// Judges a session again over what is held, after a tombstone or a Ref came.
@@ -171,8 +246,7 @@ impl Node {
     /// # Errors
     /// As [`Node::take_in`].
     pub fn judge_again(&self, session: SessionId) -> Answer<Evaluated> {
-        let input = Input { entries: &[], controls: &[], staging: StagingUse::Keep, way: Way::Whole };
-        self.settle(session, &input)
+        self.settle_held(session, &Input::HELD)
     }
 
     /// Judges a session again after an anchor came. One at the head of a chain without branches says only how deep the
@@ -198,12 +272,20 @@ impl Node {
     /// As [`Node::take_in`].
     pub(super) fn try_in(&self, session: SessionId, arrived: &Arrived) -> Answer<Evaluated> {
         let (entries, controls) = (&arrived.entries, &arrived.controls);
-        let input = Input { entries, controls, staging: StagingUse::Keep, way: Way::Whole };
+        let input = Input { entries, controls, ..Input::HELD };
         let reader = self.reader()?;
         Scene::read(&reader, session, &input)?.try_out()
     }
 
-    pub(super) fn settle(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
+    /// Settles what nothing follows.
+    pub(super) fn settle_held(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
+        match self.settle(session, input)? {
+            Part::Taken(evaluated) => Ok(evaluated),
+            Part::Waits => Err(Code::Internal.into()),
+        }
+    }
+
+    fn settle(&self, session: SessionId, input: &Input<'_>) -> Answer<Part> {
         let _turn = self.turn(session);
         // A move may still change the tip between the snapshot and the commit; then the decision is made again.
         for _ in 0..ATTEMPTS {
@@ -215,7 +297,7 @@ impl Node {
         Err(Problem::new(Code::HeadMoved, "the session kept moving while it was judged; try again"))
     }
 
-    fn settle_once(&self, session: SessionId, input: &Input<'_>) -> Answer<Evaluated> {
+    fn settle_once(&self, session: SessionId, input: &Input<'_>) -> Answer<Part> {
         let mut reader = self.reader()?;
         if !input.controls.is_empty() && reader.session(session)?.is_some() {
             // The session came meanwhile, so nothing else stores them.
@@ -223,11 +305,11 @@ impl Node {
             reader = self.reader()?;
         }
         let owed = reader.is_to_judge(session)?;
-        if input.way == Way::Either
-            && !owed
-            && let Some(evaluated) = self.extend(&reader, session, input)?
-        {
-            return Ok(evaluated);
+        let may_be_short = input.way == Way::Either && !owed;
+        match if may_be_short { self.extend(&reader, session, input)? } else { Short::Whole } {
+            Short::Taken(evaluated) => return Ok(Part::Taken(evaluated)),
+            Short::Whole if matches!(input.follows, Follows::Unread) => return Ok(Part::Waits),
+            Short::Whole | Short::Refused => {}
         }
         let scene = Scene::read(&reader, session, input)?;
         let evaluated = scene.settle(self, input)?;
@@ -237,7 +319,7 @@ impl Node {
             let sessions = BTreeMap::from([(session, None)]);
             self.store().run(NoteJudged { owner: row.owner, tombstones: Vec::new(), sessions })?;
         }
-        Ok(evaluated)
+        Ok(Part::Taken(evaluated))
     }
 
     /// Judges the sessions whose evidence was stored and whose verdict was not, when the process ended between the two.

@@ -18,10 +18,10 @@ use throughline_protocol::fork::Judged;
 use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, SessionId};
 use throughline_protocol::verify::Prechecked;
 use throughline_store::{
-    DropEvidence, EvidenceLimits, KeptEvidence, OnOther, Put, PutControls, PutEvidence, Reader, StagingUse,
+    DropEvidence, EvidenceLimits, KeptEvidence, OnOther, Put, PutControls, PutEvidence, Reader,
 };
 
-use super::evaluate::{Arrived, Evaluated, Input, Way};
+use super::evaluate::{Arrived, Evaluated, Input};
 use super::scene::Scene;
 use super::{Node, now, shape};
 use crate::api::error::{Answer, Problem};
@@ -273,9 +273,7 @@ impl Node {
                 continue;
             }
             self.store().run(PutControls { controls: exhibit.controls().to_vec(), at: now() })?;
-            let input =
-                Input { entries: &entries, controls: &[], staging: StagingUse::Keep, way: Way::Whole };
-            let again = self.settle(session, &input)?;
+            let again = self.settle_held(session, &Input { entries: &entries, ..Input::HELD })?;
             self.judge_owed(exhibit.owner())?;
             evaluated.verdict = again.verdict;
             evaluated.tip = again.tip;

@@ -13,7 +13,7 @@ impl Node {
     /// that the entry is on the chain that it goes on signing, so both ask the sign guard.
     ///
     /// # Errors
-    /// `E_SEALED`, `E_FROZEN`, `E_RETIRED`, `EV_EQUIVOCATION`, `EV_OWNER_EQUIVOCATION`, `E_FENCED`, `E_NOT_HOLDER`, `E_SIGN_GUARD`.
+    /// `E_SEALED`, `E_FROZEN`, `E_RETIRED`, `EV_EQUIVOCATION`, `EV_OWNER_EQUIVOCATION`, `E_INCOMPLETE`, `E_FENCED`, `E_NOT_HOLDER`, `E_SIGN_GUARD`.
     pub(crate) fn may_sign(&self, reader: &Reader, standing: &Standing) -> Answer<()> {
         let (row, state) = (&standing.row, &standing.state);
         let refuse = |code: Code, what: String| {
@@ -44,6 +44,12 @@ impl Node {
         let disputed = match row.summary.verdict.as_str() {
             "forked" => Some(Code::Equivocation),
             "frozen" => Some(Code::OwnerEquivocation),
+            "incomplete" => {
+                return refuse(
+                    Code::Incomplete,
+                    "what decides about its last entries is not here".to_owned(),
+                );
+            }
             _ => None,
         };
         if let Some(code) = disputed {

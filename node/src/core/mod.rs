@@ -22,6 +22,7 @@ mod evaluate;
 mod evidence;
 mod extend;
 mod files;
+mod following;
 mod fork;
 mod import;
 mod import_agents;
@@ -62,7 +63,7 @@ pub use append::{AppendRequest, Appended, PROGRAM_KEYS};
 pub(crate) use append::{kept, used_otherwise};
 pub use append_signed::SignedAppend;
 pub use authority::{ControlKind, ControlsTaken, Keeping};
-pub(crate) use base::{Standing, need_session, standing};
+pub(crate) use base::{Standing, is_held, need_session, standing};
 pub use bring_back::BringBack;
 pub(crate) use controls::held_controls;
 pub(crate) use controls::live_grants;
@@ -70,9 +71,10 @@ pub use controls::{Granted, controls_of, grant_of};
 pub use create::{CreateRequest, Created, Drafts, RequestKey};
 pub use cut::Cut;
 pub(crate) use devices::Devices;
-pub use evaluate::{Arrived, Evaluated, Taken, Takeover};
+pub use evaluate::{Arrived, Basis, Evaluated, Part, Taken, Takeover};
 pub use evidence::{EvidenceTaken, Fate, Source};
 pub use files::{Incoming, LEASE_MS, Outgoing, StoredBlob};
+pub use following::{ControlDigest, Following, Follows};
 pub use import::ImportRequest;
 pub use import_agents::{AgentName, SUB_AGENT_NAME_BYTES_MAX, SUB_AGENTS_MAX, check_sub_agents};
 pub use inventory::StoreInventory;
@@ -106,6 +108,8 @@ struct Inner {
     warm: warm::Warm,
     void: evidence::Void,
     cuts: cut::Cuts,
+    #[cfg(test)]
+    side_limits: OnceLock<throughline_store::SideLimits>,
     network: OnceLock<crate::sync::Network>,
     moves: OnceLock<Arc<crate::moves::Moves>>,
     serving: std::sync::atomic::AtomicBool,
@@ -151,6 +155,8 @@ impl Node {
                 warm: warm::Warm::default(),
                 void: evidence::Void::default(),
                 cuts: cut::Cuts::default(),
+                #[cfg(test)]
+                side_limits: OnceLock::new(),
                 network: OnceLock::new(),
                 moves: OnceLock::new(),
                 serving: std::sync::atomic::AtomicBool::new(false),
@@ -266,6 +272,23 @@ impl Node {
     /// Evidence that was found void.
     fn void(&self) -> &evidence::Void {
         &self.inner.void
+    }
+
+    /// Room for entries beside the chains.
+    fn side_limits(&self) -> throughline_store::SideLimits {
+        #[cfg(test)]
+        if let Some(limits) = self.inner.side_limits.get() {
+            return *limits;
+        }
+        change::SIDE_LIMITS
+    }
+
+    /// Leaves this little room beside the chain of a session.
+    #[cfg(test)]
+    pub(crate) fn with_side_room(self, session_bytes_max: u64) -> Self {
+        let limits = throughline_store::SideLimits { session_bytes_max, ..change::SIDE_LIMITS };
+        let _ = self.inner.side_limits.set(limits);
+        self
     }
 
     /// Draft sessions.

@@ -15,7 +15,7 @@ use throughline_protocol::sign::SigningKey;
 use throughline_protocol::testing::{Built, Party, Reach as Shown, SessionBuilder, capability, key, ts};
 use throughline_protocol::verify::Prechecked;
 use throughline_protocol::view::EntryDraft;
-use throughline_store::{Damage, PutControls, StagingUse, Summary};
+use throughline_store::{Damage, PutControls, Summary};
 
 use super::super::create::CreateRequest;
 use super::super::evaluate::{Input, Way};
@@ -166,14 +166,14 @@ fn a_tombstone_that_comes_while_a_new_session_is_adopted_cuts_it() {
         let tombstone = revoked(&builder.contributor);
         assert_eq!(node.take_controls(vec![tombstone]).unwrap().changed, Vec::<Value>::new());
         let entries = entries_of(&builder);
-        let input = Input { entries: &entries, controls: &[], staging: StagingUse::Keep, way };
+        let input = Input { entries: &entries, way, ..Input::HELD };
         let moved = match way {
             Way::Either => node.extend(&before, session, &input).map(|_| ()),
             Way::Whole => Scene::read(&before, session, &input).unwrap().settle(&node, &input).map(|_| ()),
         };
         assert_eq!(moved.unwrap_err().code(), Code::HeadMoved, "it is decided again");
         assert!(node.reader().unwrap().session(session).unwrap().is_none());
-        assert_eq!(node.settle(session, &input).unwrap().verdict, "revoked-tail");
+        assert_eq!(node.settle_held(session, &input).unwrap().verdict, "revoked-tail");
         node.stop();
     }
 }

@@ -3,14 +3,14 @@
 //! Of entries that are held only skeletons are in memory, so a chain of a million takes some hundred megabytes and its
 //! words none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
 use throughline_protocol::evidence::{self, Charge};
-use throughline_protocol::fork::{Controls, Judged, Mark, Selection, Set, State};
+use throughline_protocol::fork::{Controls, Inserted, Judged, Mark, Selection, Set, State};
 use throughline_protocol::id::{EntryCid, Seq, SessionId};
 use throughline_protocol::verify::{ChainState, Prechecked, verdict_of};
 use throughline_store::{Reader, RestateSide, SessionRow, SideStatus, Summary};
@@ -18,7 +18,8 @@ use throughline_store::{Reader, RestateSide, SessionRow, SideStatus, Summary};
 use super::Node;
 use super::change::{Aside, Change, Move};
 use super::controls::controls_of;
-use super::evaluate::{Evaluated, Input, owner_of};
+use super::evaluate::{Basis, Evaluated, Input, owner_of};
+use super::following::{ControlDigest, Follows};
 use crate::api::error::Answer;
 
 /// Side entries read at a time.
@@ -33,7 +34,10 @@ pub(super) struct Scene<'r> {
     pub(super) set: Set,
     /// The main chain, genesis first: an entry's index is its seq.
     pub(super) main: Vec<EntryCid>,
+    /// What came: it is not held yet, or beside the main chain, where its words may lack.
     pub(super) new: BTreeMap<EntryCid, Prechecked>,
+    /// What follows and is not here: it is judged, and nothing is done with it.
+    following: BTreeSet<EntryCid>,
     /// What is held beside the main chain, and why it was put there.
     side: BTreeMap<EntryCid, SideStatus>,
 }
@@ -51,8 +55,16 @@ impl<'r> Scene<'r> {
         }
         let mut scene = Scene::held(reader, session, row, controls)?;
         for entry in input.entries {
-            if scene.set.insert_entry(entry.signed()) == throughline_protocol::fork::Inserted::New {
-                scene.new.insert(entry.signed().cid(), entry.clone());
+            let (cid, inserted) = (entry.signed().cid(), scene.set.insert_entry(entry.signed()));
+            if inserted == Inserted::New || scene.side.contains_key(&cid) {
+                scene.new.insert(cid, entry.clone());
+            }
+        }
+        if let Follows::Known(following) = input.follows {
+            for skeleton in following.skeletons() {
+                if scene.set.insert_skeleton(skeleton.clone()) == Inserted::New {
+                    scene.following.insert(skeleton.cid());
+                }
             }
         }
         Ok(scene)
@@ -73,6 +85,7 @@ impl<'r> Scene<'r> {
             set,
             main: Vec::new(),
             new: BTreeMap::new(),
+            following: BTreeSet::new(),
             side: BTreeMap::new(),
         };
         let Some(row) = &scene.row else { return Ok(scene) };
@@ -102,13 +115,16 @@ impl<'r> Scene<'r> {
             let reject = judged.explain(self.session.genesis()).unwrap_or_else(|| Code::Incomplete.into());
             return Err(reject.into());
         }
-        let target = self.target(&judged, &selection);
-        let path = path_to(&judged, target);
-        let common = self.main.iter().zip(&path).take_while(|(a, b)| a == b).count();
+        let chosen = path_to(&judged, self.target(&judged, &selection));
+        let path = self.here(&chosen);
+        let target = path.last().copied().unwrap_or(self.session.genesis());
+        let common = self.main.iter().zip(path).take_while(|(a, b)| a == b).count();
         let left = &self.main[common..];
         let tail = &path[common..];
         let state = ChainState::at(&judged, self.set.controls(), target);
         let charges = evidence::charges(&judged, &selection);
+        let (shown, _): (Vec<_>, Vec<_>) =
+            charges.iter().cloned().partition(|charge| charge.entries.is_disjoint(&self.following));
         let change = Change {
             scene: self,
             base: common
@@ -117,8 +133,8 @@ impl<'r> Scene<'r> {
             tail,
             leaving: left.iter().filter_map(|cid| Some((*cid, status_of(&selection, *cid)?))).collect(),
             left: left.len() as u64,
-            aside: self.aside(&selection, &path, &charges),
-            charges: &charges,
+            aside: self.aside(&judged, &selection, (path, &chosen), &shown),
+            charges: &shown,
             disputed: is_disputed(&selection),
             refused,
         };
@@ -129,15 +145,28 @@ impl<'r> Scene<'r> {
             row: self.row.as_ref(),
             staging: input.staging,
             controls: input.controls,
-            summary: self.summary(&judged, &selection, &path, state.as_ref())?,
+            summary: self.summary(&judged, &selection, path, state.as_ref())?,
         };
-        let evaluated = change.carry_out(step, state.map(|state| state.tip()))?;
+        let mut evaluated = change.carry_out(step, state.map(|state| state.tip()))?;
         let statuses = self.restated(&selection);
         if !statuses.is_empty() {
             node.store().run(RestateSide { session: self.session, statuses })?;
         }
         super::evidence::withdraw(node, self, &judged, &charges);
+        if let (false, Follows::Known(following)) = (self.following.is_empty(), input.follows) {
+            evaluated.basis = Basis::Following;
+            let owner = judged.facts().map(|facts| facts.owner);
+            // What the set was judged under, which is kept by now.
+            let digest = owner.map(|owner| ControlDigest::of(&node.reader()?, owner, self.session));
+            digest.transpose()?.into_iter().for_each(|digest| following.choose(digest, &chosen));
+        }
         Ok(evaluated)
+    }
+
+    /// What is here of a path from the genesis, up to the first entry that is on its way.
+    fn here<'p>(&self, path: &'p [EntryCid]) -> &'p [EntryCid] {
+        let count = path.iter().take_while(|cid| !self.following.contains(*cid)).count();
+        &path[..count]
     }
 
     /// Decides only: the verdict, where the chain would end, and what is refused.
@@ -183,8 +212,7 @@ impl<'r> Scene<'r> {
     }
 
     fn is_main(&self, judged: &Judged<'_>, cid: EntryCid) -> bool {
-        let seq = judged.mark(cid).and_then(|mark| usize::try_from(mark.seq.get()).ok());
-        seq.and_then(|seq| self.main.get(seq)).is_some_and(|main| *main == cid)
+        is_on(judged, &self.main, cid)
     }
 
     /// New entries that are not *in*, and the first one's reason.
@@ -195,7 +223,13 @@ impl<'r> Scene<'r> {
     }
 
     /// New entries that are allowed and not on the main chain.
-    fn aside(&self, selection: &Selection, path: &[EntryCid], charges: &[Charge]) -> Aside {
+    fn aside(
+        &self,
+        judged: &Judged<'_>,
+        selection: &Selection,
+        (path, chosen): (&[EntryCid], &[EntryCid]),
+        charges: &[Charge],
+    ) -> Aside {
         let on_path = |entry: &Signed<Entry>| {
             let seq = usize::try_from(entry.value().seq().get()).ok();
             seq.and_then(|seq| path.get(seq)).is_some_and(|cid| *cid == entry.cid())
@@ -204,8 +238,15 @@ impl<'r> Scene<'r> {
         let mut entries: Vec<(Prechecked, SideStatus)> = new
             .filter_map(|entry| Some((entry.clone(), status_of(selection, entry.signed().cid())?)))
             .collect();
-        let shows =
-            |entry: &Prechecked| charges.iter().any(|charge| charge.entries.contains(&entry.signed().cid()));
+        // What counts because of an anchor above it does so only where all that is below the anchor is held; so does a dispute over it.
+        let is_off = |cid: &EntryCid| !is_on(judged, chosen, *cid);
+        let mut off = selection.valid.iter().filter(|cid| is_off(cid));
+        let all_shows = selection.state == State::Frozen || off.any(|cid| judged.revoked_by(*cid).is_some());
+        let shows = |entry: &Prechecked| {
+            let cid = entry.signed().cid();
+            (all_shows && selection.valid.contains(&cid))
+                || charges.iter().any(|charge| charge.entries.contains(&cid))
+        };
         // What shows a fault before what repeats it; then the lowest, since the others stand on them.
         entries.sort_by_cached_key(|(entry, _)| (!shows(entry), entry.signed().value().seq()));
         let needed = entries.iter().take_while(|(entry, _)| shows(entry)).count();
@@ -226,18 +267,24 @@ impl<'r> Scene<'r> {
         path: &[EntryCid],
         state: Option<&ChainState>,
     ) -> Answer<Summary> {
-        let head = selection.head;
+        let (here, last) = (self.following.is_empty(), path.last().and_then(|cid| judged.mark(*cid)));
+        let is_here = |head: &Mark| !self.following.contains(&head.cid);
+        let head = selection.head.map(|head| Some(head).filter(is_here).or(last).unwrap_or(head));
+        let verdict = verdict_of(judged, selection).word();
+        let anchored = selection.anchored_through.map(|(mark, _)| mark.seq);
         let above = (path.len() as u64).saturating_sub(1 + head.map_or(0, |head| head.seq.get()));
         let titled = path.iter().rev().filter_map(|cid| self.new.get(cid));
         let known = || self.row.as_ref().and_then(|row| row.summary.title.clone());
         Ok(Summary {
             head,
-            verdict: verdict_of(judged, selection).word().to_owned(),
+            // A dispute stops whoever signs here; nothing else is said before all of it has come.
+            verdict: if here || is_disputed(selection) { verdict } else { "incomplete" }.to_owned(),
             class: state.map(ChainState::class).unwrap_or_default(),
             title: titled.filter_map(Prechecked::title).map(str::to_owned).next().or_else(known),
             holder: state.and_then(ChainState::holder),
             pending: if head.is_none() || is_disputed(selection) { 0 } else { above },
-            anchored_through: selection.anchored_through.map(|(mark, _)| mark.seq),
+            anchored_through: anchored
+                .map(|seq| if here { seq } else { seq.min(last.map_or(seq, |last| last.seq)) }),
         })
     }
 
@@ -253,6 +300,12 @@ pub(super) fn is_disputed(selection: &Selection) -> bool {
 
 pub(super) fn prev_of(judged: &Judged<'_>, cid: EntryCid) -> Option<EntryCid> {
     judged.skeleton(cid).and_then(throughline_protocol::fork::Skeleton::prev)
+}
+
+/// Whether a path from the genesis holds an entry.
+fn is_on(judged: &Judged<'_>, path: &[EntryCid], cid: EntryCid) -> bool {
+    let seq = judged.mark(cid).and_then(|mark| usize::try_from(mark.seq.get()).ok());
+    seq.and_then(|seq| path.get(seq)) == Some(&cid)
 }
 
 /// Genesis to `tip`.

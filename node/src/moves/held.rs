@@ -324,7 +324,7 @@ impl Held {
     /// Puts a verified opening, with everything under it already held, onto the chain; what is there stays there.
     pub(super) fn adopt_opening(&self, desk: &Desk, opening: &Opening) -> Answer<()> {
         let checked = Prechecked::check(opening.bytes(), None, &mut VerifyingKeys::default())?;
-        let arrived = Arrived { entries: vec![checked], controls: Vec::new(), staging: StagingUse::Clear };
+        let arrived = Arrived { entries: vec![checked], staging: StagingUse::Clear, ..Arrived::default() };
         let evaluated = desk.node.take_in(self.session, arrived)?;
         if let Takeover::Refused(why) = evaluated.takeover {
             // It is history here: this key may have signed after it already.

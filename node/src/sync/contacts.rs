@@ -10,6 +10,8 @@ use throughline_protocol::clock::Apart;
 use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Principal, SessionId};
 
+use crate::core::ControlDigest;
+
 /// Peers that are remembered, connected or not.
 const CONTACTS_MAX: usize = 1_024;
 /// Heads that are remembered of one peer.
@@ -51,14 +53,16 @@ impl Relation {
 pub(super) struct Told {
     pub(super) head: Mark,
     pub(super) at: Instant,
-    /// The head up to which everything was fetched from this peer, whatever became of it.
-    taken: Option<EntryCid>,
+    /// The head up to which everything was fetched from this peer; where there was no room for it, what it was judged by.
+    taken: Option<(EntryCid, Option<ControlDigest>)>,
 }
 
 /// Whether a head was fetched from its teller before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Before,
+    /// It was, and was not kept: judged by these control blobs there was no room for it.
+    Left(ControlDigest),
     NotYet,
 }
 
@@ -164,14 +168,24 @@ impl Contacts {
                 contact.heads.pop_first();
             }
             contact.heads.insert(session, Told { head, at: Instant::now(), taken });
-            if taken == Some(head.cid) { Taken::Before } else { Taken::NotYet }
+            match taken {
+                Some((cid, None)) if cid == head.cid => Taken::Before,
+                Some((cid, Some(left))) if cid == head.cid => Taken::Left(left),
+                Some(_) | None => Taken::NotYet,
+            }
         })
     }
 
-    /// Everything up to this head was fetched from the peer.
-    pub(super) fn took(&self, peer: Principal, session: SessionId, head: EntryCid) {
+    /// Everything up to this head was fetched from the peer; `left` says what it was judged by if it was not kept.
+    pub(super) fn took(
+        &self,
+        peer: Principal,
+        session: SessionId,
+        head: EntryCid,
+        left: Option<ControlDigest>,
+    ) {
         if let Some(told) = self.lock().get_mut(&peer).and_then(|contact| contact.heads.get_mut(&session)) {
-            told.taken = Some(head);
+            told.taken = Some((head, left));
         }
     }
 
@@ -219,7 +233,7 @@ mod tests {
         let (contacts, session) =
             (Contacts::default(), SessionId::of_genesis(EntryCid::from_digest([9; 32])));
         assert_eq!(contacts.told(peer(1), session, head(1)), Taken::NotYet);
-        contacts.took(peer(1), session, head(1).cid);
+        contacts.took(peer(1), session, head(1).cid, None);
         assert_eq!(contacts.told(peer(1), session, head(1)), Taken::Before);
         assert_eq!(contacts.told(peer(1), session, head(2)), Taken::NotYet);
         assert_eq!(contacts.told(peer(2), session, head(1)), Taken::NotYet);

@@ -41,6 +41,8 @@ mod tests_evidence;
 mod tests_follow;
 #[cfg(test)]
 mod tests_hostile;
+#[cfg(test)]
+mod tests_parts;
 mod view;
 
 use std::sync::Arc;
@@ -64,8 +66,8 @@ use shared::Shared;
 pub use contacts::Relation;
 pub use fault::PeerFault;
 pub use fetch::{
-    BlobsCame, Claim, Count, FetchRequest, Fetched, Freshness, FromPeer, Tallied, Tally, Transfer, Use,
-    Wanted, Who,
+    BlobsCame, Claim, Count, FetchRequest, Fetched, Freshness, FromPeer, Tallied, Tally, Transfer, Unfetched,
+    Use, Wanted, Who,
 };
 pub use follow::Told;
 pub use policy::{Asker, Party, Reach, Tie};
@@ -166,6 +168,40 @@ impl Network {
     pub async fn fetch_counted(&self, request: FetchRequest, tally: Arc<Tally>) -> Answer<Fetched> {
         let _transferring = follow::Transferring::of(&self.shared, request.session);
         self.shared.fetch(request, tally).await
+    }
+
+    /// Asks known peers for their heads of sessions that are held, fetches what is not here, and tells what then is not; also of how many
+    /// sessions all came, and which known peers did not answer.
+    ///
+    /// # Errors
+    /// When the store cannot be read. What no peer gives is in the answer.
+    pub async fn unfetched(
+        &self,
+        sessions: Vec<SessionId>,
+        idle: Option<Duration>,
+    ) -> Answer<(Vec<Unfetched>, usize, Vec<String>)> {
+        let idle = match idle {
+            Some(idle) => idle,
+            None => self.shared.node()?.config().limits.idle_timeout,
+        };
+        let (told, silent) = self.shared.told_above(sessions, idle).await?;
+        for unfetched in &told {
+            let request = FetchRequest {
+                session: unfetched.session,
+                from: Vec::new(),
+                payloads: Wanted::Referenced,
+                idle: Some(idle),
+                mode: Use::Adopt,
+                peers_min: 1,
+            };
+            if let Err(problem) = self.fetch(request).await {
+                tracing::info!(session = unfetched.session.short(), %problem, "what a peer told is not here");
+            }
+        }
+        let count = told.len();
+        let left = self.shared.still_above(told).await?;
+        let came = count.saturating_sub(left.len());
+        Ok((left, came, silent))
     }
 
     /// As [`Network::fetch`], as the object that the API answers with: the shape of `verify`, and the figures of the transfer.

@@ -15,7 +15,7 @@ use throughline_protocol::testing::{self, SessionBuilder};
 use throughline_protocol::ticket::{PeerTicket, Ticket};
 use throughline_protocol::verify::Prechecked;
 use throughline_protocol::wire::Message as _;
-use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, ChainRequest, HeadState};
+use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, ChainRequest, HeadState, Payloads, RangeAsk};
 use throughline_store::SessionRow;
 use tokio::sync::Barrier;
 use zeroize::Zeroizing;
@@ -326,11 +326,11 @@ async fn lie_to(mut stream: FrameStream, builder: Arc<SessionBuilder>, lie: Lie,
     let request = ChainRequest::decode_body(&body).unwrap();
     let script = match request.ask {
         ChainAsk::Heads { .. } => Script { frames: vec![heads(&builder)], then: Then::End },
-        ChainAsk::Range(_) => {
+        ChainAsk::Range(ask) => {
             if let Some(met) = met {
                 met.wait().await;
             }
-            lie(honest_range(&builder))
+            lie(honest_range(&builder, &ask))
         }
         ChainAsk::Control { .. } | ChainAsk::Blobs { .. } | ChainAsk::Announce { .. } => {
             Script { frames: Vec::new(), then: Then::End }
@@ -367,12 +367,14 @@ fn heads(builder: &SessionBuilder) -> ChainAnswer {
     ChainAnswer::Heads { owners: Vec::new(), sessions: vec![state] }
 }
 
-/// The whole session as an honest server sends it to one that holds nothing: path, control blobs, one entry a frame.
-fn honest_range(builder: &SessionBuilder) -> Vec<ChainAnswer> {
+/// What an honest server sends that has the whole session: path, control blobs, one entry a frame.
+fn honest_range(builder: &SessionBuilder, ask: &RangeAsk) -> Vec<ChainAnswer> {
     let entries = builder.entries();
+    let base = entries.iter().rposition(|built| ask.have.contains(&built.entry.cid()));
+    let missing = &entries[base.map_or(0, |base| base + 1)..];
     let seqs = throughline_protocol::sync::range::path_seqs(
         builder.head().entry.value().seq(),
-        throughline_protocol::id::Seq::ZERO,
+        throughline_protocol::id::Seq::new(base.unwrap_or(0) as u64).unwrap(),
     );
     let path = seqs.map(|seq| {
         let at = usize::try_from(seq.get()).unwrap();
@@ -380,10 +382,10 @@ fn honest_range(builder: &SessionBuilder) -> Vec<ChainAnswer> {
     });
     let controls = builder.controls().iter().map(|control| Arc::clone(control.bytes())).collect();
     let mut frames = vec![ChainAnswer::Path(path.collect()), ChainAnswer::Control(controls)];
-    frames.extend(entries.iter().map(|built| {
+    frames.extend(missing.iter().map(|built| {
         let item = throughline_protocol::wire::chain::EntryItem {
             entry: Arc::clone(built.entry.bytes()),
-            payload: built.payload.clone(),
+            payload: built.payload.clone().filter(|_| ask.payloads == Payloads::With),
         };
         ChainAnswer::Entries(vec![item])
     }));

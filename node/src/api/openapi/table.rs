@@ -271,6 +271,12 @@ pub const ROUTES: &[Route] = &[
         gives: &[as_json("answer.fetch"), media(EVENTS, "EventStream")],
         statuses: DONE,
     },
+    post(
+        "/v1/unfetched",
+        &[as_json("UnfetchedRequest")],
+        &[as_json("Unfetched")],
+        "Fetch what known peers hold of sessions above what is here; what is still held in part",
+    ),
     Route {
         method: "post",
         path: "/v1/import",

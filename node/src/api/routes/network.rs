@@ -17,14 +17,16 @@ use throughline_protocol::id::SessionId;
 use super::{input, watched};
 use crate::api::App;
 use crate::api::error::{Answer, Problem};
+use crate::core::shape;
 use crate::sync::peers::{self, Added, KnownPeer};
-use crate::sync::{FetchRequest, PeerView, Tally, Use, Wanted};
+use crate::sync::{FetchRequest, PeerView, Tally, Unfetched, Use, Wanted};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/v1/peers", get(list).post(add))
         .route("/v1/peers/{alias}", delete(remove))
         .route("/v1/fetch", post(fetch))
+        .route("/v1/unfetched", post(unfetched))
 }
 
 async fn list(State(app): State<App>) -> Answer<Json<Value>> {
@@ -95,18 +97,46 @@ pub(super) fn wanted(value: &Value) -> Answer<Option<Wanted>> {
     }
 }
 
+/// Fetches what known peers hold of sessions above what is here, and tells what then is still not.
+async fn unfetched(State(app): State<App>, input::Whole(body): input::Whole) -> Answer<Json<Value>> {
+    let value = input::json(&body, "UnfetchedRequest")?;
+    let sessions = input::names(&value, "sessions")?;
+    let sessions: Vec<SessionId> = sessions.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let network = app.node().network().cloned().ok_or_else(|| {
+        Problem::new(Code::Unreachable, "this process runs without a network").hint("throughline serve")
+    })?;
+    let (left, came, silent) = Box::pin(network.unfetched(sessions, idle_of(&value)?)).await?;
+    let items = app.act(move |node| {
+        let reader = node.reader()?;
+        let json_of = |it: &Unfetched| {
+            let title = reader.session(it.session)?.and_then(|row| row.summary.title);
+            Ok(json!({
+                "session": it.session.to_string(), "title": title,
+                "held": shape::mark(&it.held), "told": shape::mark(&it.told), "by": it.by,
+                "cutEntries": it.told.seq.get().saturating_sub(it.held.seq.get()),
+            }))
+        };
+        left.iter().map(json_of).collect::<Answer<Vec<Value>>>()
+    });
+    Ok(Json(json!({"v": 1, "kind": "unfetched", "items": items.await?, "fetched": came, "silent": silent})))
+}
+
+/// How long a peer may send nothing, as a request says.
+fn idle_of(value: &Value) -> Answer<Option<Duration>> {
+    let no_number = || Problem::new(Code::ApiBody, "expected a number of milliseconds in `timeoutMs`");
+    let idle = Some(&value["timeoutMs"]).filter(|ms| !ms.is_null());
+    idle.map(|ms| ms.as_u64().map(Duration::from_millis).ok_or_else(no_number)).transpose()
+}
+
 fn fetch_request(value: &Value) -> Answer<FetchRequest> {
     let session: SessionId = input::need(value, "session")?;
     let from = input::names(value, "from")?;
     let payloads = wanted(value)?.unwrap_or(Wanted::Referenced);
-    let no_number = || Problem::new(Code::ApiBody, "expected a number of milliseconds in `timeoutMs`");
-    let idle = Some(&value["timeoutMs"]).filter(|ms| !ms.is_null());
-    let idle = idle.map(|ms| ms.as_u64().map(Duration::from_millis).ok_or_else(no_number)).transpose()?;
     Ok(FetchRequest {
         session,
         from,
         payloads,
-        idle,
+        idle: idle_of(value)?,
         mode: if value["adopt"].as_bool().unwrap_or(true) { Use::Adopt } else { Use::Audit },
         peers_min: value["peersMin"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0),
     })

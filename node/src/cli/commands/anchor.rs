@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use throughline_protocol::id::SessionId;
 
+use super::unfetched::Unfetched;
 use crate::api::error::Answer;
 use crate::cli::args::OwnerArgs;
 use crate::cli::context::Context;
@@ -22,6 +23,9 @@ pub(crate) struct AnchorArgs {
     /// Every session of this owner
     #[arg(long, conflicts_with = "sessions")]
     pub(crate) all: bool,
+    /// Anchor sessions also where a known peer told more than is here and nobody gives it: what is not here may be cut
+    #[arg(long)]
+    pub(crate) cut_unfetched: bool,
     /// How the owner key is opened
     #[command(flatten)]
     pub(crate) owner: OwnerArgs,
@@ -29,8 +33,11 @@ pub(crate) struct AnchorArgs {
 
 /// Anchors what is not anchored at its head yet; the key stays closed when there is nothing to sign.
 pub(crate) fn run(ctx: &Context, args: &AnchorArgs) -> Answer<Outcome> {
-    let api = ctx.api()?;
+    let api = ctx.api_with_network()?;
     let sessions = if args.all { all(ctx, &api)? } else { named(&api, &args.sessions)? };
+    let texts: Vec<String> = sessions.iter().map(ToString::to_string).collect();
+    let unfetched = Unfetched::of(ctx, &api, &texts)?;
+    unfetched.agree(ctx, args.cut_unfetched)?;
     let mut owner = None;
     let (mut page, mut items) = (Page::default(), Vec::new());
     for session in sessions {
@@ -53,7 +60,8 @@ pub(crate) fn run(ctx: &Context, args: &AnchorArgs) -> Answer<Outcome> {
     if items.is_empty() {
         page.plain("no sessions of this owner here");
     }
-    Ok(Outcome::done(json!({"v": 1, "kind": "anchor", "sessions": items}), page))
+    let json = json!({"v": 1, "kind": "anchor", "sessions": items, "unfetched": unfetched.json()});
+    Ok(Outcome::done(json, page))
 }
 
 /// Signs and posts the Ref. In a public session it also publishes what it anchors; elsewhere it publishes nothing.

@@ -47,6 +47,9 @@ pub(crate) struct MoveArgs {
     /// Hand over although nobody gives the target some words or files; they can be fetched later, from anyone who has them
     #[arg(long)]
     pub(crate) without_files: bool,
+    /// Leave the old server although a known peer told more than is here and nobody gives it: what is not here is cut
+    #[arg(long)]
+    pub(crate) cut_unfetched: bool,
     /// Say what would happen, and do nothing
     #[arg(long, requires = "to")]
     pub(crate) dry_run: bool,

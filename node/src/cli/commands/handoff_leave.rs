@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use throughline_protocol::code::Code;
 
 use super::handoff::Drive;
+use super::unfetched::Unfetched;
 use crate::api::client::Call;
 use crate::api::error::{Answer, Problem};
 use crate::cli::output::Outcome;
@@ -24,7 +25,12 @@ impl Drive<'_> {
         if let Some(silence) = &silence {
             told["without"] = silence.facts();
         }
+        let unfetched = is_left.then(|| self.unfetched()).transpose()?;
+        if let Some(unfetched) = &unfetched {
+            told["unfetched"] = unfetched.json();
+        }
         let mut outcome = self.told(told);
+        unfetched.iter().for_each(|unfetched| unfetched.tell(&mut outcome.page));
         if let Some(silence) = silence {
             outcome.page.mark(Mark::Warning, silence.says());
         }
@@ -62,6 +68,7 @@ impl Drive<'_> {
             // A yes would only lead there.
             return Err(self.grant_missing(peer));
         }
+        self.unfetched()?.agree(self.ctx, self.args.cut_unfetched)?;
         let silence = Silence::unasked(self.api, &planned, &peer.word())?;
         match self.ctx.confirm(&silence.question()) {
             Ok(true) => {
@@ -80,14 +87,21 @@ impl Drive<'_> {
         }
     }
 
+    /// What is not here of the session although a known peer told it, after all of them were asked.
+    fn unfetched(&self) -> Answer<Unfetched> {
+        Unfetched::of(self.ctx, self.api, &[self.session.to_string()])
+    }
+
     /// A server that does not answer is left without its last words only by somebody who says so: to a person here, to a script
     /// with `--source offline --yes`. Where nobody says so, or somebody says No, the move stays as it is, and goes on if the server
     /// comes back: to take it back would be to ask the very server that does not answer, and to wait for it.
     pub(super) fn leave_silent(&self, answer: &Value) -> Answer<Value> {
+        let unfetched = self.unfetched()?;
         let silence = Silence::of(self.api, answer)?;
         if self.ctx.is_unattended() && self.args.source != "offline" {
             return Err(silence.problem());
         }
+        unfetched.agree(self.ctx, self.args.cut_unfetched)?;
         silence.is_left(|question| self.ctx.confirm(question))?;
         self.decided(answer, true)
     }

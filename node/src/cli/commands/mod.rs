@@ -32,6 +32,7 @@ pub(super) mod revoke;
 pub(super) mod serve;
 pub(super) mod show;
 pub(super) mod status;
+mod unfetched;
 pub(super) mod verify;
 
 use super::args::Command;

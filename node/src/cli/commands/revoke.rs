@@ -8,6 +8,7 @@ use throughline_protocol::id::{Cid, EntryCid, Seq};
 use throughline_protocol::limits;
 
 use super::anchor;
+use super::unfetched::Unfetched;
 use crate::api::client::Call;
 use crate::api::error::{Answer, Problem};
 use crate::cli::args::OwnerArgs;
@@ -27,6 +28,9 @@ pub(crate) struct RevokeArgs {
     /// Do not anchor these sessions: what you never acknowledged there is cut
     #[arg(long, value_name = "S")]
     pub(crate) no_anchor: Vec<String>,
+    /// Anchor sessions also where a known peer told more than is here and nobody gives it: what is not here is cut
+    #[arg(long)]
+    pub(crate) cut_unfetched: bool,
     /// Why; it stands in the tombstone, which everybody may read
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
@@ -50,7 +54,8 @@ pub(crate) fn run(ctx: &Context, args: &RevokeArgs) -> Answer<Outcome> {
     let skip =
         args.no_anchor.iter().map(|text| resolve::session(&api, text).map(|session| session.to_string()));
     let skip: Vec<String> = skip.collect::<Answer<_>>()?;
-    let preview = api.ask(Call::post("/v1/tombstones/preview", &what))?;
+    let look = || api.ask(Call::post("/v1/tombstones/preview", &what));
+    let mut preview = look()?;
     let capabilities = in_force(&preview)?;
     if capabilities.is_empty() {
         let json = json!({
@@ -61,15 +66,27 @@ pub(crate) fn run(ctx: &Context, args: &RevokeArgs) -> Answer<Outcome> {
         page.mark(Mark::Same, format!("{shown} has no grant that is in force"));
         return Ok(Outcome::done(json, page));
     }
+    // What others hold of these sessions is fetched before an anchor says where they end.
+    let listed = view::items(&preview, "/sessions").iter().map(|it| view::text(it, "/session").to_owned());
+    let anchored: Vec<String> = listed.filter(|session| !skip.contains(session)).collect();
+    let unfetched = Unfetched::of(ctx, &api, &anchored)?;
+    if unfetched.fetched > 0 {
+        preview = look()?;
+    }
     let sessions = view::items(&preview, "/sessions");
     ctx.out().aside(&preview_page(&shown, sessions, &skip));
+    unfetched.agree(ctx, args.cut_unfetched)?;
     if !ctx.confirm("Sign the revocation?")? {
         return Err(Problem::new(Code::Interrupted, "not revoked: the answer was no; nothing was signed"));
     }
     let owner = Owner::unlock(ctx, args.owner)?;
     let keep = anchor_first(&api, &owner, sessions, &skip)?;
     let revoked = bury(&api, &owner, &capabilities, &keep, args.reason.as_deref())?;
-    Ok(report(args, &what, &preview, &revoked, &skip))
+    let mut outcome = report(args, &what, &preview, &revoked, &skip);
+    if let Some(json) = &mut outcome.json {
+        json["unfetched"] = unfetched.json();
+    }
+    Ok(outcome)
 }
 
 /// The capabilities that are not revoked yet.

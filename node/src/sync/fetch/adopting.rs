@@ -5,6 +5,7 @@
 //! ([`super::ahead`]). What was adopted stays when the transfer ends early: the next one goes on after it. Nothing else is stored.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
@@ -18,7 +19,7 @@ use super::pipeline::{AHEAD_BYTES_MAX, Room};
 use super::taking::{Group, Taker, Taking};
 use super::witness::Witness;
 use crate::api::error::{Answer, Problem};
-use crate::core::{Evaluated, Node};
+use crate::core::{ControlDigest, Evaluated, Following, Node};
 
 /// Entries that are adopted in one commit.
 const GROUP_ENTRIES: usize = 1_024;
@@ -46,7 +47,7 @@ pub(super) struct Missing {
     /// The chain up to here was held before: it was not looked at.
     pub(super) held_through: Option<Seq>,
     /// Entries that came without their payload, or that name files.
-    pub(super) noted: Vec<Seq>,
+    pub(super) noted: BTreeSet<Seq>,
     /// How many of them came without their payload.
     absent: u64,
     /// Config blocks that the noted entries name, so that only the first entry of each is looked at.
@@ -64,7 +65,7 @@ pub(super) enum Told {
 
 impl Missing {
     /// What these entries may lack.
-    pub(super) fn of(wanted: Wanted, noted: Vec<Seq>) -> Self {
+    pub(super) fn of(wanted: Wanted, noted: BTreeSet<Seq>) -> Self {
         Missing { wanted, held_through: None, noted, absent: 0, configs: BTreeSet::new() }
     }
 
@@ -79,7 +80,7 @@ impl Missing {
         let is_new = config.is_some_and(|config| self.configs.insert(config));
         let has_files = entry.files().len() > usize::from(config.is_some());
         if is_absent || is_new || (self.wanted == Wanted::All && has_files) {
-            self.noted.push(entry.signed().value().seq());
+            self.noted.insert(value.seq());
         }
     }
 }
@@ -106,7 +107,7 @@ impl Adopting {
             session,
             owner,
             bytes_max,
-            missing: Missing { held_through, ..Missing::of(wanted, Vec::new()) },
+            missing: Missing { held_through, ..Missing::of(wanted, BTreeSet::new()) },
         })
     }
 
@@ -167,6 +168,27 @@ impl Adopting {
     pub(super) fn flush(&mut self) -> Answer<()> {
         let group = std::mem::take(&mut self.group);
         self.taker.take(group)
+    }
+
+    /// What was not handed over is dropped: something before it was not taken.
+    pub(super) fn give_up(&mut self) -> Answer<()> {
+        self.group = Group::default();
+        self.taker.give_up()
+    }
+
+    /// Whether what came can only be judged together with what follows it.
+    pub(super) fn waits(&self) -> bool {
+        self.taker.waits()
+    }
+
+    /// Under which control blobs the last verdict was made, where something was not kept.
+    pub(super) fn judged_under(&self) -> Option<ControlDigest> {
+        self.taker.judged_under()
+    }
+
+    /// All that comes was read; now it comes again.
+    pub(super) fn judge_together(&mut self, following: Arc<Following>) -> Answer<()> {
+        self.taker.judge_together(following)
     }
 
     pub(super) fn locator(&self) -> Answer<Vec<EntryCid>> {

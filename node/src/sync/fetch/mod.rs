@@ -25,7 +25,11 @@ mod run;
 mod sink;
 mod taking;
 mod tally;
+mod unfetched;
 mod witness;
+
+#[cfg(test)]
+mod parts_tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,6 +58,7 @@ pub use asked::{Claim, Count, Freshness, Who};
 pub use mend::BlobsCame;
 pub(super) use providers::{Provider, mark_of};
 pub use tally::{Tallied, Tally};
+pub use unfetched::Unfetched;
 
 /// Which payloads come along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

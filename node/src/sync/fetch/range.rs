@@ -126,7 +126,12 @@ impl Work {
         let result = match self.take_all(&mut frames) {
             Ok(()) => self.flush(),
             Err(Stop::Answer(fault)) => self.flush().and(Err(fault)),
-            Err(Stop::Sink(fault)) => Err(fault),
+            Err(Stop::Sink(fault)) => {
+                if let Err(problem) = self.sink.give_up() {
+                    tracing::warn!(%problem, "what was taken in of a transfer is not judged yet");
+                }
+                Err(fault)
+            }
         };
         (self, result)
     }

@@ -24,11 +24,11 @@ use super::adopting::{Adopting, Told};
 use super::auditing::Auditing;
 use super::providers::{Answered, distinct_heads};
 use super::range::{self, RangeJob, Ranged, on_sink};
-use super::sink::{Hearing, Sink};
+use super::sink::{Hearing, Preview, Sink};
 use super::tally::Tally;
 use super::{Fetched, Freshness, FromPeer, Transfer, Use, Wanted};
 use crate::api::error::{Answer, Problem};
-use crate::core::Evaluated;
+use crate::core::{Evaluated, is_held};
 use crate::net::Transport;
 use crate::sync::fault::PeerFault;
 use crate::sync::shared::{Shared, blocking};
@@ -159,8 +159,11 @@ impl<'a> Run<'a> {
         let failed = self.failed.clone();
         let other = other.filter(|answer| !failed.contains(&answer.provider.peer));
         for answer in told.into_iter().chain(other) {
-            let (back, result) = self.range_of(want, answer, sink).await?;
+            let (back, mut result) = self.range_of(want, answer, sink).await?;
             sink = back;
+            if sink.waits() {
+                (sink, result) = self.preview_and_take(want, answer, answers, sink).await?;
+            }
             let Err(fault) = result else { return Ok(sink) };
             tracing::info!(peer = answer.provider.name(), code = %fault.reject.code, "a transfer failed");
             if fault.charged != Charged::Nobody || fault.reject.code == Code::Timeout {
@@ -177,6 +180,31 @@ impl<'a> Run<'a> {
         Err(first_fault.unwrap_or_else(|| Code::NotFoundYet.into()))
     }
 
+    /// What came can only be judged together with what follows it: that is read, without its words, and what others know of it asked
+    /// for. Then it comes again.
+    async fn preview_and_take(
+        &mut self,
+        want: Point,
+        from: &Answered,
+        answers: &[Answered],
+        sink: Sink,
+    ) -> Answer<(Sink, Result<(), PeerFault>)> {
+        tracing::debug!(session = self.session.short(), "a transfer is judged as one");
+        let (sink, have) = on_sink(sink, |sink| sink.locator()).await?;
+        let preview = Sink::Preview(Box::new(Preview::new(have?)));
+        let (Sink::Preview(preview), previewed) = self.range_of(want, from, preview).await? else {
+            return Err(Code::Internal.into());
+        };
+        if previewed.is_err() {
+            return Ok((sink, previewed));
+        }
+        let sink = self.hear_others(answers, sink).await?;
+        let Sink::Adopt(mut adopting) = sink else { return Err(Code::Internal.into()) };
+        adopting.judge_together(Arc::new(preview.following))?;
+        self.tally.again();
+        self.range_of(want, from, Sink::Adopt(adopting)).await
+    }
+
     async fn range_of(
         &mut self,
         want: Point,
@@ -184,7 +212,9 @@ impl<'a> Run<'a> {
         sink: Sink,
     ) -> Answer<(Sink, Result<(), PeerFault>)> {
         let provider = &answer.provider;
-        let payloads = if self.wanted == Wanted::None { Payloads::Without } else { Payloads::With };
+        let is_preview = matches!(sink, Sink::Preview(_));
+        let is_bare = is_preview || self.wanted == Wanted::None;
+        let payloads = if is_bare { Payloads::Without } else { Payloads::With };
         let job = RangeJob { session: self.session, want, payloads, idle: self.idle, limits: self.limits };
         let ranged = range::fetch(
             self.shared,
@@ -197,12 +227,22 @@ impl<'a> Run<'a> {
         .await?;
         self.transfer.round_trips += 1;
         self.heard.insert(provider.peer);
-        self.count(answer, ranged.came.entries, ranged.came.bytes);
+        self.count(answer, if is_preview { 0 } else { ranged.came.entries }, ranged.came.bytes);
         if self.transfer.resumed_from.is_none() {
             self.transfer.resumed_from = ranged.came.base.map(|base| base.seq.get());
         }
         match &ranged.result {
-            Ok(()) => self.shared.contacts.took(provider.key, self.session, want.cid),
+            Ok(()) if is_preview => {}
+            Ok(()) => {
+                let session = self.session;
+                let held = self.shared.on_node(move |node| is_held(&node.reader()?, want.cid)).await?;
+                let judged_under = match &ranged.sink {
+                    Sink::Adopt(adopting) => adopting.judged_under(),
+                    Sink::Audit(_) | Sink::Hear(_) | Sink::Preview(_) => None,
+                };
+                let left = judged_under.filter(|_| !held);
+                self.shared.contacts.took(provider.key, session, want.cid, left);
+            }
             Err(fault) if fault.charged == Charged::Nobody => {}
             // Whoever told the head answers for it as much as whoever sends it: here that is the same peer.
             Err(fault) => self.shared.net.charge(provider.peer, fault.reject.code).await,
@@ -328,7 +368,7 @@ fn point(mark: Mark) -> Point {
 fn unmet(sink: &Sink) -> Vec<EntryCid> {
     match sink {
         Sink::Audit(auditing) => auditing.unmet(),
-        Sink::Adopt(_) | Sink::Hear(_) => Vec::new(),
+        Sink::Adopt(_) | Sink::Hear(_) | Sink::Preview(_) => Vec::new(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Where what was fetched goes: onto the chain that is held, or through an auditor that keeps nothing. Where only control blobs are
-//! asked for, they wait here.
+//! asked for, they wait here; so does what is looked at before it is taken in.
 
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::Code;
@@ -11,6 +11,7 @@ use super::adopting::Adopting;
 use super::auditing::Auditing;
 use super::pipeline::Room;
 use crate::api::error::Answer;
+use crate::core::Following;
 
 /// The receiving end of a transfer.
 pub(super) enum Sink {
@@ -20,6 +21,21 @@ pub(super) enum Sink {
     Audit(Box<Auditing>),
     /// Control blobs are kept; there are no entries.
     Hear(Box<Hearing>),
+    /// What selection looks at is kept of the entries: they come again.
+    Preview(Box<Preview>),
+}
+
+/// What a transfer will bring.
+pub(super) struct Preview {
+    /// Where it will begin.
+    have: Vec<EntryCid>,
+    pub(super) following: Following,
+}
+
+impl Preview {
+    pub(super) fn new(have: Vec<EntryCid>) -> Self {
+        Preview { have, following: Following::default() }
+    }
 }
 
 /// What a peer holds beside entries that are here.
@@ -49,6 +65,8 @@ impl Sink {
                 hearing.controls.extend(controls);
                 Ok(())
             }
+            // They come again too, before any entry.
+            Sink::Preview(_) => Ok(()),
         }
     }
 
@@ -57,6 +75,10 @@ impl Sink {
         match self {
             Sink::Adopt(adopting) => adopting.entries(entries, Some(room)),
             Sink::Audit(auditing) => auditing.entries(entries),
+            Sink::Preview(preview) => {
+                entries.iter().for_each(|entry| preview.following.note(entry.signed()));
+                Ok(())
+            }
             Sink::Hear(_) if entries.is_empty() => Ok(()),
             // The range was whole before it began; its check refuses any entry.
             Sink::Hear(_) => Err(Code::SyncUnsolicited.into()),
@@ -67,8 +89,21 @@ impl Sink {
     pub(super) fn flush(&mut self) -> Answer<()> {
         match self {
             Sink::Adopt(adopting) => adopting.flush(),
-            Sink::Audit(_) | Sink::Hear(_) => Ok(()),
+            Sink::Audit(_) | Sink::Hear(_) | Sink::Preview(_) => Ok(()),
         }
+    }
+
+    /// Drops what is not where it belongs yet: something before it was not taken.
+    pub(super) fn give_up(&mut self) -> Answer<()> {
+        match self {
+            Sink::Adopt(adopting) => adopting.give_up(),
+            Sink::Audit(_) | Sink::Hear(_) | Sink::Preview(_) => Ok(()),
+        }
+    }
+
+    /// Whether what came can only be judged together with what follows it.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Sink::Adopt(adopting) if adopting.waits())
     }
 
     /// Tip, skip of the tip, … of what is held: where the next range begins.
@@ -77,6 +112,7 @@ impl Sink {
             Sink::Adopt(adopting) => adopting.locator(),
             Sink::Audit(auditing) => Ok(auditing.locator()),
             Sink::Hear(hearing) => Ok(vec![hearing.head]),
+            Sink::Preview(preview) => Ok(preview.have.clone()),
         }
     }
 }

@@ -7,12 +7,18 @@
 //!
 //! Never two at a time: a group is judged on the chain that the one before it left. After a refusal nothing that came later is
 //! taken in, and its files go.
+//!
+//! What comes last may decide about what came first. A group that does not stand by itself is not judged: it waits, and so does the
+//! transfer, until all that it brings was read once ([`super::sink::Preview`]); then it comes again, and each group is judged together with
+//! what follows it.
 
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use throughline_protocol::block::Signed;
+use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::id::SessionId;
 use throughline_protocol::verify::Prechecked;
@@ -22,8 +28,8 @@ use super::adopting::expect_room;
 use super::ahead::{Ahead, lost};
 use super::pipeline::Room;
 use super::witness::Witness;
-use crate::api::error::Answer;
-use crate::core::{Arrived, Evaluated, Node};
+use crate::api::error::{Answer, Problem};
+use crate::core::{Arrived, Basis, ControlDigest, Evaluated, Following, Follows, Node, Part};
 
 /// What is adopted in one commit.
 #[derive(Default)]
@@ -54,18 +60,47 @@ pub(super) struct Taking {
     /// Looks on from the genesis, where a report is wanted.
     witness: Option<Witness>,
     last: Option<Evaluated>,
+    judging: Judging,
+    /// There is no room for what follows: it stands on what was not kept.
+    is_full: bool,
+    /// The control blobs that were held when the last verdict was made; others may have come since.
+    judged_under: Option<ControlDigest>,
+}
+
+/// How groups are judged.
+enum Judging {
+    /// As they come, while each stands by itself.
+    AsTheyCome,
+    /// One does not: all that comes is to be read first.
+    Waits,
+    /// Each with what follows it.
+    Together(Arc<Following>),
+}
+
+/// Whether anything comes after a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum More {
+    MayCome,
+    Nothing,
 }
 
 impl Taking {
     pub(super) fn new(node: Node, session: SessionId, witness: Option<Witness>) -> Self {
-        Taking { node, session, witness, last: None }
+        let judging = Judging::AsTheyCome;
+        Taking { node, session, witness, last: None, judging, is_full: false, judged_under: None }
     }
 
-    fn take(&mut self, group: Group) -> Answer<()> {
+    fn take(&mut self, group: Group, more: More) -> Answer<()> {
         let Group { entries, controls, files, room, .. } = group;
-        if entries.is_empty() && controls.is_empty() {
+        if entries.is_empty() && controls.is_empty() || self.is_full {
             return Ok(());
         }
+        let follows = match (&self.judging, more) {
+            (Judging::Together(following), _) => Follows::Known(Arc::clone(following)),
+            (Judging::Waits, _) if !entries.is_empty() => return Err(waits()),
+            (Judging::AsTheyCome | Judging::Waits, More::MayCome) => Follows::Unread,
+            (Judging::AsTheyCome | Judging::Waits, More::Nothing) => Follows::Nothing,
+        };
         if !entries.is_empty() {
             // A transfer has no end that is known before: what was adopted stays, the rest is not taken.
             expect_room(&self.node)?;
@@ -84,19 +119,36 @@ impl Taking {
         let files = files.made()?;
         let (count, ahead) = (entries.len(), files.iter().map(MadeAhead::count).sum::<usize>());
         let began = Instant::now();
-        let arrived = Arrived { entries, controls, ..Arrived::default() };
-        let evaluated = self.node.take_in(self.session, arrived)?;
+        let arrived = Arrived { entries, controls, follows, ..Arrived::default() };
+        let Part::Taken(evaluated) = self.node.take_part(self.session, arrived)? else {
+            (self.judging, self.witness) = (Judging::Waits, None);
+            return Err(waits());
+        };
         tracing::debug!(entries = count, files = ahead, took = ?began.elapsed(), "a group was adopted");
         drop((files, room));
         if let Some(witness) = &mut self.witness {
             witness.adopted(&evaluated);
         }
         let refused = evaluated.refused.clone();
+        self.is_full = evaluated.basis == Basis::Following && evaluated.dropped > 0;
         self.last = Some(evaluated);
         match refused {
             Some((_, reject)) => Err(reject.into()),
             None => Ok(()),
         }
+    }
+
+    /// Nothing more comes: makes the verdict on what did, where it was made on more.
+    fn settle(&mut self) -> Answer<()> {
+        let is_unsettled = |last: &Evaluated| last.basis == Basis::Following || last.dropped > 0;
+        if self.last.as_ref().is_some_and(is_unsettled) {
+            let reader = self.node.reader()?;
+            let owner = reader.session(self.session)?.map(|row| row.owner);
+            let digest = owner.map(|owner| ControlDigest::of(&reader, owner, self.session));
+            self.judged_under = digest.transpose()?;
+            self.last = Some(self.node.take_rest(self.session)?);
+        }
+        Ok(())
     }
 
     /// The blobs that belong to this session's owner; nothing else is stored.
@@ -122,6 +174,11 @@ impl Taking {
         };
         Ok(controls.into_iter().filter(fits).collect())
     }
+}
+
+/// Why a transfer ends before its end, the first time.
+fn waits() -> Problem {
+    Problem::new(Code::Incomplete, "what came can only be judged together with what follows it")
 }
 
 /// Has groups taken in, one at a time.
@@ -165,7 +222,7 @@ impl Taker {
         let (send, receive) = sync_channel::<(Box<Taking>, Group)>(1);
         let act = move || {
             let (mut taking, group) = receive.recv().ok()?;
-            let taken = taking.take(group);
+            let taken = taking.take(group, More::MayCome);
             Some((taking, taken))
         };
         match Builder::new().name("adopting".to_owned()).spawn(act) {
@@ -176,22 +233,60 @@ impl Taker {
                 Ok(())
             }
             Err(_) => {
-                let taken = taking.take(group);
+                let taken = taking.take(group, More::MayCome);
                 self.turn = Turn::Idle(taking);
                 taken
             }
         }
     }
 
-    /// Waits for the group before, then takes in this one, here.
+    /// Waits for the group before, then takes in this one, here: nothing comes after it.
     ///
     /// # Errors
     /// Those of either; after one of the group before, this one is dropped.
     pub(super) fn take(&mut self, group: Group) -> Answer<()> {
         let mut taking = self.idle()?;
-        let taken = taking.take(group);
+        let taken = taking.take(group, More::Nothing).and_then(|()| taking.settle());
         self.turn = Turn::Idle(taking);
         taken
+    }
+
+    /// Nothing of what else came is taken in; what was is judged by itself.
+    ///
+    /// # Errors
+    /// When that fails; what the group before came to is not told once more.
+    pub(super) fn give_up(&mut self) -> Answer<()> {
+        let Ok(mut taking) = self.idle() else {
+            let Turn::Idle(taking) = &mut self.turn else { return Ok(()) };
+            return taking.settle();
+        };
+        let settled = taking.settle();
+        self.turn = Turn::Idle(taking);
+        settled
+    }
+
+    /// Whether a group waits for what follows it to be read.
+    pub(super) fn waits(&self) -> bool {
+        matches!(&self.turn, Turn::Idle(taking) if matches!(taking.judging, Judging::Waits))
+    }
+
+    /// Under which control blobs the last verdict was made, where something was not kept.
+    pub(super) fn judged_under(&self) -> Option<ControlDigest> {
+        match &self.turn {
+            Turn::Idle(taking) => taking.judged_under,
+            Turn::Busy(..) | Turn::Lost => None,
+        }
+    }
+
+    /// All that comes has been read: from now on groups are judged together with it.
+    ///
+    /// # Errors
+    /// Those of the group before.
+    pub(super) fn judge_together(&mut self, following: Arc<Following>) -> Answer<()> {
+        let mut taking = self.idle()?;
+        taking.judging = Judging::Together(following);
+        self.turn = Turn::Idle(taking);
+        Ok(())
     }
 
     /// What the last group came to, and who looked on.

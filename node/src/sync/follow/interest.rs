@@ -6,12 +6,12 @@ use libp2p::PeerId;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::{Ref, Role};
 use throughline_protocol::fork::Mark;
-use throughline_protocol::id::{EntryCid, Principal, SessionId};
+use throughline_protocol::id::{Principal, SessionId};
 use throughline_protocol::wire::chain::OwnerState;
 use throughline_store::{PinDepth, Reader};
 
 use crate::api::error::Answer;
-use crate::core::{Granted, Node, controls_of, grant_of};
+use crate::core::{Granted, Node, controls_of, grant_of, is_held};
 use crate::sync::peers;
 use crate::sync::policy::{Asker, Gate};
 use crate::sync::shared::Shared;
@@ -183,10 +183,6 @@ pub(super) fn news(node: &Node, session: SessionId, told: Mark) -> Answer<News> 
     let (theirs, ours) = ((told.epoch, told.seq), (row.tip.epoch, row.tip.seq));
     let is_news = theirs > ours || (theirs == ours && told.cid != row.tip.cid);
     Ok(if is_news && !is_held(&reader, told.cid)? { News::Fetch { owner: None, depth } } else { News::None })
-}
-
-fn is_held(reader: &Reader, cid: EntryCid) -> Answer<bool> {
-    Ok(reader.find(&cid.cid())?.is_some())
 }
 
 /// Whether a refusal of a fetch says that the session is none of this node's business. Its teller did nothing wrong.

@@ -22,7 +22,7 @@ use super::anchor;
 use super::asking::{busy, feed, hint, standing};
 use super::interest::{Interest, News, Part, follows_owner, is_foreign, is_kept, news};
 use crate::api::error::Answer;
-use crate::core::{Cut, Node};
+use crate::core::{ControlDigest, Cut, Node, is_held};
 use crate::sync::contacts::Taken;
 use crate::sync::ending::take_ending;
 use crate::sync::evidence;
@@ -211,8 +211,16 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
             Err(problem) => tracing::debug!(session = session.short(), %problem, "a Ref is not taken"),
         }
     }
-    if shared.contacts.told(provider.key, session, told) == Taken::Before {
-        return None;
+    match shared.contacts.told(provider.key, session, told) {
+        Taken::Before => return None,
+        Taken::Left(digest) => {
+            // It is asked for again as soon as something came that may change what becomes of it.
+            let judged_alike = shared.on_node(move |node| is_judged_by(node, session, digest)).await;
+            if judged_alike.unwrap_or(true) {
+                return None;
+            }
+        }
+        Taken::NotYet => {}
     }
     let meaning = shared.on_node(move |node| news(node, session, told)).await;
     let Ok(News::Fetch { owner, depth }) = meaning else { return None };
@@ -226,11 +234,12 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
     let fetching = Box::pin(shared.follow_up(session, provider.clone(), owner, depth));
     let fetched = bounded(who.1, fetching.map(Ok)).await.unwrap_or_else(|fault| Err(fault.into()));
     if fetched.is_err() && matches!(take_ending(shared, provider, head).await, Ok(true)) {
-        shared.contacts.took(provider.key, session, told.cid);
+        shared.contacts.took(provider.key, session, told.cid, None);
         return None;
     }
     if is_claim {
-        judge_claim(shared, who, (session, told.cid), &fetched);
+        let kept = shared.on_node(move |node| is_held(&node.reader()?, told.cid)).await;
+        judge_claim(shared, who, (session, told.cid), &fetched, kept.unwrap_or(true));
     }
     if matches!(fetched, Ok(FollowedUp::Busy)) {
         busy(shared, provider.key, session);
@@ -241,7 +250,7 @@ async fn take_head(shared: &Arc<Shared>, provider: &Provider, head: &HeadState) 
         && is_foreign(problem.code())
     {
         // It stays another owner's: it is not asked for again until the head moves.
-        shared.contacts.took(provider.key, session, told.cid);
+        shared.contacts.took(provider.key, session, told.cid, None);
     }
     let problem = settle(shared, session, fetched).await.err()?;
     tracing::debug!(session = session.short(), %problem, "a session is not followed up");
@@ -255,8 +264,13 @@ fn judge_claim(
     (peer, standing): (Principal, Standing),
     (session, head): (SessionId, EntryCid),
     fetched: &Answer<FollowedUp>,
+    is_kept: bool,
 ) {
     match fetched {
+        // A tail for which there is no room: nobody is to blame, and the next one waits.
+        Ok(FollowedUp::Taken) if !is_kept => {
+            feed(shared, Input::Failed { peer, standing, session, head, fault: None });
+        }
         Ok(FollowedUp::Taken) => feed(shared, Input::Kept { peer }),
         Ok(FollowedUp::Nothing | FollowedUp::Busy) => {}
         Err(problem) if problem.code().fault() == Fault::Local => {}
@@ -271,6 +285,13 @@ fn judge_claim(
 /// fault of who shows it; a line that is slow or broke is nobody's. Both count for the pause.
 fn is_a_fault(code: Code) -> bool {
     !is_foreign(code) && !matches!(code, Code::Timeout | Code::Unreachable)
+}
+
+/// Whether a session that is held would be judged by the same control blobs.
+fn is_judged_by(node: &Node, session: SessionId, digest: ControlDigest) -> Answer<bool> {
+    let reader = node.reader()?;
+    let Some(row) = reader.session(session)? else { return Ok(false) };
+    Ok(ControlDigest::of(&reader, row.owner, session)? == digest)
 }
 
 /// Whose session a Ref tells of.

@@ -25,6 +25,7 @@ use crate::support::tests::{all, root};
 const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("post", "/v1/fetch", "check_38_answers_are_what_their_schemas_say"),
     ("post", "/v1/evidence", "check_38_answers_are_what_their_schemas_say"),
+    ("post", "/v1/unfetched", "a_session_that_is_held_in_part_is_fetched_or_told"),
     (
         "post",
         "/v1/sessions/{session}/moves/{move}/confirm",
