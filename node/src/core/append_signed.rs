@@ -66,6 +66,7 @@ impl Node {
             }
         }
         let checked = Prechecked::of(signed, request.payload.clone())?;
+        checked.check_files()?;
         if opens(checked.signed().value()) {
             return self.take_opening(request, checked, grants);
         }

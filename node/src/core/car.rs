@@ -8,11 +8,10 @@ use serde_json::Value;
 use throughline_protocol::block::{Block, Decoded, Signed};
 use throughline_protocol::car::{EntryBlocks, SessionWriter};
 use throughline_protocol::code::Code;
-use throughline_protocol::content::Content;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::id::{Cid, Codec, EntryCid, Seq, SessionId};
-use throughline_protocol::payload::Payload;
+use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::unixfs;
 use throughline_protocol::verify::Prechecked;
@@ -297,9 +296,10 @@ impl Export<'_> {
             .reader
             .entry_at(session, Seq::ZERO)?
             .ok_or_else(|| Problem::new(Code::IndexCorrupt, "the genesis is not stored"))?;
-        let payload = self.payload_of(genesis.payload)?;
-        let blocks =
-            EntryBlocks { entry: &genesis.bytes, payload: payload.as_deref(), config: None, files: &[] };
+        let decoded = Decoded::<Entry>::decode(genesis.bytes.as_slice())?;
+        let payload = self.payload_of(decoded.value())?;
+        let payload = payload.as_ref().map(|payload| &payload.bytes()[..]);
+        let blocks = EntryBlocks { entry: &genesis.bytes, payload, config: None, files: &[] };
         let controls = controls.iter().map(|control| (control.value(), &control.bytes()[..]));
         Ok(SessionWriter::begin(&mut self.out, root, &blocks, controls))
     }
@@ -311,34 +311,23 @@ impl Export<'_> {
 
     /// An entry and what follows it.
     fn entry(&mut self, writer: &mut SessionWriter, stored: &StoredEntry) -> Answer<()> {
-        let payload = self.payload_of(stored.payload)?;
         let decoded = Decoded::<Entry>::decode(stored.bytes.as_slice())?;
-        let named =
-            if let Body::ModelResponse(response) = &decoded.value().body { response.config } else { None };
-        let config = named.filter(|_| self.words == Words::Included);
-        let config = config.map(|cid| self.reader.block(&cid.cid())).transpose()?.flatten();
+        let payload = self.payload_of(decoded.value())?;
+        let config = self.config_of(decoded.value())?;
         let blocks = EntryBlocks {
             entry: &stored.bytes,
-            payload: payload.as_deref(),
+            payload: payload.as_ref().map(|payload| &payload.bytes()[..]),
             config: config.as_deref(),
             files: &[],
         };
         writer.entry(&mut self.out, &blocks);
         self.send_if_full()?;
-        if let Some(bytes) = payload {
-            self.files(writer, &Payload::check(decoded.value(), bytes)?)?;
-        }
-        Ok(())
+        payload.map_or(Ok(()), |payload| self.files(writer, &payload))
     }
 
     /// The files that a payload names, as far as they are held, root before children; a block at a time.
     fn files(&mut self, writer: &mut SessionWriter, payload: &Payload) -> Answer<()> {
-        let mut waiting: Vec<Cid> = payload.attachments().iter().map(|file| file.cid).collect();
-        waiting.extend(
-            payload.content().iter().filter_map(|content| {
-                if let Content::Media(media) = content { Some(media.cid) } else { None }
-            }),
-        );
+        let mut waiting = payload.files();
         waiting.reverse();
         let mut seen = BTreeSet::new();
         while let Some(cid) = waiting.pop() {
@@ -347,9 +336,7 @@ impl Export<'_> {
             }
             let Some(bytes) = self.reader.block(&cid)? else { continue };
             let block = Block::check(cid, Arc::<[u8]>::from(bytes))?;
-            if cid.codec() == Codec::DagPb {
-                waiting.extend(unixfs::links(block.bytes())?.into_iter().rev());
-            }
+            waiting.extend(unixfs::parts(&cid, block.bytes()).into_iter().rev());
             writer.file(&mut self.out, &block);
             self.send_if_full()?;
         }
@@ -363,7 +350,20 @@ impl Export<'_> {
         (self.send)(std::mem::take(&mut self.out))
     }
 
-    fn payload_of(&self, named: Option<EntryCid>) -> Answer<Option<Vec<u8>>> {
+    /// The payload of an entry. A block that is none by its form, though an entry names it as one, is not written as one.
+    fn payload_of(&self, entry: &Entry) -> Answer<Option<Payload>> {
+        let named = entry.payload.map(|payload| payload.cid);
+        Ok(self.words_of(named)?.and_then(|bytes| Payload::check(entry, bytes).ok()))
+    }
+
+    /// The config block of a response, as its payload.
+    fn config_of(&self, entry: &Entry) -> Answer<Option<Vec<u8>>> {
+        let named = if let Body::ModelResponse(response) = &entry.body { response.config } else { None };
+        let is_config = |bytes: &Vec<u8>| named.is_some_and(|cid| ConfigBlock::check(cid, bytes).is_ok());
+        Ok(self.words_of(named)?.filter(is_config))
+    }
+
+    fn words_of(&self, named: Option<EntryCid>) -> Answer<Option<Vec<u8>>> {
         match (named, self.words) {
             (Some(cid), Words::Included) => Ok(match self.reader.payload(cid)? {
                 PayloadState::Present(bytes) => Some(bytes),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use throughline_protocol::build;
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::{Authority, Body, Entry};
-use throughline_protocol::id::{Cid, Codec, HashKind, Seq, SessionId, UnixMillis};
+use throughline_protocol::id::{Cid, Codec, Seq, SessionId, UnixMillis};
 use throughline_protocol::payload::Salt;
 use throughline_protocol::sign::SigningKey;
 use throughline_protocol::unixfs;
@@ -42,7 +42,9 @@ pub(super) fn sign_on<A: Ancestry>(
     };
     let signed = build::sign(entry, key)?;
     let payload = built.map(|(bytes, _)| Arc::<[u8]>::from(bytes));
-    match verifier.link(Prechecked::of(signed, payload)?)? {
+    let checked = Prechecked::of(signed, payload)?;
+    checked.check_files()?;
+    match verifier.link(checked)? {
         Pushed::Linked(..) => Ok(()),
         Pushed::Known | Pushed::Aside(_) => {
             Err(Problem::new(Code::Internal, "an entry signed on the tip was not linked to it"))
@@ -97,14 +99,11 @@ pub(super) fn blocks_of(reader: &Reader, root: Cid) -> Answer<BTreeSet<[u8; 32]>
     let mut digests = BTreeSet::new();
     let mut waiting = vec![root];
     while let Some(cid) = waiting.pop() {
-        if cid.hash_kind() != HashKind::Sha256 || !digests.insert(*cid.digest()) {
-            continue;
-        }
-        if cid.codec() == Codec::DagPb
+        if digests.insert(*cid.digest())
+            && cid.codec() == Codec::DagPb
             && let Some(bytes) = reader.block(&cid)?
         {
-            // What cannot be read as a node links nothing.
-            waiting.extend(unixfs::links(&bytes).unwrap_or_default());
+            waiting.extend(unixfs::parts(&cid, &bytes));
         }
     }
     Ok(digests)

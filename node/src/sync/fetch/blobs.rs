@@ -169,11 +169,11 @@ fn next_batch(queue: &mut VecDeque<Want>) -> Option<Vec<Want>> {
 
 /// The parts of a file's node.
 fn parts_of(want: &Want, block: &Block) -> Vec<Want> {
-    if block.cid().codec() != Codec::DagPb || want.above.len() >= limits::FILE_DEPTH_MAX {
+    if want.above.len() >= limits::FILE_DEPTH_MAX {
         return Vec::new();
     }
     let above: Vec<Cid> = want.above.iter().copied().chain([want.cid]).collect();
-    let parts: BTreeSet<Cid> = unixfs::links(block.bytes()).unwrap_or_default().into_iter().collect();
+    let parts: BTreeSet<Cid> = unixfs::parts(&want.cid, block.bytes()).into_iter().collect();
     parts.into_iter().map(|cid| Want { cid, seq: want.seq, above: above.clone() }).collect()
 }
 

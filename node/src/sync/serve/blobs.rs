@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use throughline_protocol::id::{Cid, Codec};
+use throughline_protocol::id::Cid;
 use throughline_protocol::unixfs;
 use throughline_protocol::wire::chain::ChainAnswer;
 use throughline_store::Found;
@@ -22,10 +22,7 @@ pub(super) fn blobs(scene: &Scene, cids: &[Cid], out: &Out) -> Served {
     for cid in cids {
         let allowed = is_allowed(scene, &mut gate, cid, &parts)?;
         let bytes = if allowed { scene.reader.block(cid)? } else { None };
-        if let Some(bytes) = bytes.as_deref().filter(|_| cid.codec() == Codec::DagPb) {
-            // A node that cannot be read has no parts.
-            parts.extend(unixfs::links(bytes).unwrap_or_default());
-        }
+        parts.extend(bytes.as_deref().map(|bytes| unixfs::parts(cid, bytes)).unwrap_or_default());
         send!(out, ChainAnswer::Blob { cid: *cid, bytes: bytes.map(Arc::from) });
     }
     Ok(Ok(End::Done))
