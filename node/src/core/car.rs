@@ -15,7 +15,9 @@ use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::unixfs;
 use throughline_protocol::verify::Prechecked;
-use throughline_store::{LinkBlocks, PayloadState, Reader, SessionRow, SideEntry, SideStatus, StoredEntry};
+use throughline_store::{
+    LinkBlocks, Naming, PayloadState, Reader, SessionRow, SideEntry, SideStatus, StoredEntry,
+};
 
 use super::Node;
 use super::base::need_session;
@@ -107,11 +109,12 @@ impl Node {
         let Extent { root, side } = extent(&reader, &row, evidence(&reader, session)?)?;
         let mut export = Export {
             reader: &reader,
+            session,
             words: if with_payloads { Words::Included } else { Words::LeftOut },
             out: Vec::with_capacity(SEND_BYTES * 2),
             send,
         };
-        let mut writer = export.begin(session, root)?;
+        let mut writer = export.begin(root)?;
         let mut side = side.into_iter().peekable();
         for stored in reader.entries(session, Seq::ZERO.next(), row.tip.seq)? {
             let stored = stored?;
@@ -156,7 +159,7 @@ impl<'n> Adopting<'n> {
             keys: VerifyingKeys::default(),
             arrived: Arrived::default(),
             bytes: 0,
-            blocks: Blocks::new(node),
+            blocks: Blocks::new(node, Some(session)),
             files: BTreeSet::new(),
             adopted: 0,
         }
@@ -181,7 +184,8 @@ impl<'n> Adopting<'n> {
         // Now that the blocks of files are here, the entries that name them keep them.
         let reader = self.node.reader()?;
         for (seq, root) in self.files {
-            let links = blocks_of(&reader, root)?.into_iter().map(|digest| (seq, digest)).collect();
+            let blocks = blocks_of(&reader, self.session, root, Naming::Nothing)?;
+            let links = blocks.digests.into_iter().map(|digest| (seq, digest)).collect();
             self.node.store().run(LinkBlocks { session: self.session, links })?;
         }
         Ok(self.adopted)
@@ -280,6 +284,7 @@ enum Words {
 /// A file on its way out.
 struct Export<'a> {
     reader: &'a Reader,
+    session: SessionId,
     words: Words,
     out: Vec<u8>,
     send: &'a mut dyn FnMut(Vec<u8>) -> Answer<()>,
@@ -287,7 +292,8 @@ struct Export<'a> {
 
 impl Export<'_> {
     /// Header, genesis and control blobs.
-    fn begin(&mut self, session: SessionId, root: EntryCid) -> Answer<SessionWriter> {
+    fn begin(&mut self, root: EntryCid) -> Answer<SessionWriter> {
+        let session = self.session;
         let mut controls: Vec<Signed<Control>> = Vec::new();
         for bytes in self.reader.controls_of_session(session)? {
             controls.push(Decoded::<Control>::decode(bytes)?.assume_signed());
@@ -325,13 +331,16 @@ impl Export<'_> {
         payload.map_or(Ok(()), |payload| self.files(writer, &payload))
     }
 
-    /// The files that a payload names, as far as they are held, root before children; a block at a time.
+    /// The files that a payload names, as far as they are here for the session, root before children; a block at a time.
     fn files(&mut self, writer: &mut SessionWriter, payload: &Payload) -> Answer<()> {
         let mut waiting = payload.files();
         waiting.reverse();
         let mut seen = BTreeSet::new();
         while let Some(cid) = waiting.pop() {
             if seen.len() >= FILE_BLOCKS_MAX || !seen.insert(cid) {
+                continue;
+            }
+            if !self.reader.is_here(self.session, &cid)? {
                 continue;
             }
             let Some(bytes) = self.reader.block(&cid)? else { continue };
@@ -365,10 +374,12 @@ impl Export<'_> {
 
     fn words_of(&self, named: Option<EntryCid>) -> Answer<Option<Vec<u8>>> {
         match (named, self.words) {
-            (Some(cid), Words::Included) => Ok(match self.reader.payload(cid)? {
-                PayloadState::Present(bytes) => Some(bytes),
-                PayloadState::Absent | PayloadState::Dropped => None,
-            }),
+            (Some(cid), Words::Included) if self.reader.is_here(self.session, &cid.cid())? => {
+                Ok(match self.reader.payload(cid)? {
+                    PayloadState::Present(bytes) => Some(bytes),
+                    PayloadState::Absent | PayloadState::Dropped => None,
+                })
+            }
             _ => Ok(None),
         }
     }

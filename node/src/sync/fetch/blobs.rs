@@ -6,9 +6,9 @@ use std::sync::Arc;
 use throughline_protocol::block::{Block, Decoded};
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId, UnixMillis};
+use throughline_protocol::id::{Cid, Codec, EntryCid, Seq, SessionId, UnixMillis};
 use throughline_protocol::limits;
-use throughline_protocol::payload::Payload;
+use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::unixfs;
 use throughline_protocol::verify::Prechecked;
 use throughline_store::{LinkBlocks, PayloadState, PutBlock, Reader, StoredEntry};
@@ -18,7 +18,7 @@ use super::Wanted;
 use super::adopting::{Missing, expect_room};
 use super::providers::Answered;
 use super::run::Run;
-use crate::api::error::{Answer, Problem};
+use crate::api::error::Answer;
 use crate::core::{Node, now};
 
 /// Blocks that one fetch asks for, parts of files included.
@@ -177,7 +177,7 @@ fn parts_of(want: &Want, block: &Block) -> Vec<Want> {
     parts.into_iter().map(|cid| Want { cid, seq: want.seq, above: above.clone() }).collect()
 }
 
-/// Payloads, configs and files that the session's entries name and that are not held: of the entries that were noted, and of
+/// Payloads, configs and files that the session's entries name and that are not here for it: of the entries that were noted, and of
 /// all that were held before.
 fn wants_of(node: &Node, session: SessionId, wanted: Wanted, missing: &Missing) -> Answer<BTreeSet<Want>> {
     let reader = node.reader()?;
@@ -187,14 +187,14 @@ fn wants_of(node: &Node, session: SessionId, wanted: Wanted, missing: &Missing) 
     }
     let held = missing.held_through.map(|last| reader.entries(session, Seq::ZERO, last)).transpose()?;
     for stored in held.into_iter().flatten() {
-        wants_of_entry(&reader, wanted, stored?, &mut wants)?;
+        wants_of_entry(&reader, session, wanted, stored?, &mut wants)?;
         if wants.len() >= BLOCKS_MAX {
             return Ok(wants);
         }
     }
     for seq in &missing.noted {
         if let Some(stored) = reader.entry_at(session, *seq)? {
-            wants_of_entry(&reader, wanted, stored, &mut wants)?;
+            wants_of_entry(&reader, session, wanted, stored, &mut wants)?;
         }
         if wants.len() >= BLOCKS_MAX {
             break;
@@ -205,54 +205,54 @@ fn wants_of(node: &Node, session: SessionId, wanted: Wanted, missing: &Missing) 
 
 fn wants_of_entry(
     reader: &Reader,
+    session: SessionId,
     wanted: Wanted,
     stored: StoredEntry,
     wants: &mut BTreeSet<Want>,
 ) -> Answer<()> {
-    let is_here = |cid: EntryCid| Ok::<_, Problem>(reader.find(&cid.cid())?.is_some());
     let payload = match stored.payload {
         None => None,
-        // Whether it is here says enough where nobody asks for the files that it names.
-        Some(cid) if wanted == Wanted::Referenced && is_here(cid)? => None,
-        Some(cid) => match reader.payload(cid)? {
-            PayloadState::Present(bytes) => Some(Arc::<[u8]>::from(bytes)),
-            PayloadState::Absent => {
-                wants.insert(Want { cid: cid.cid(), seq: stored.seq, above: Vec::new() });
-                None
-            }
-            PayloadState::Dropped => None,
+        Some(cid) => match (reader.is_here(session, &cid.cid())?, wanted) {
+            // Whether it is here says enough where nobody asks for the files that it names.
+            (true, Wanted::None | Wanted::Referenced) => None,
+            (is_here, _) => match reader.payload(cid)? {
+                PayloadState::Present(bytes) if is_here => Some(Arc::<[u8]>::from(bytes)),
+                PayloadState::Present(_) | PayloadState::Absent => {
+                    wants.insert(Want { cid: cid.cid(), seq: stored.seq, above: Vec::new() });
+                    None
+                }
+                PayloadState::Dropped => None,
+            },
         },
     };
     if wanted == Wanted::All {
         let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
         for cid in Prechecked::of(signed, payload)?.files() {
-            missing_of_file(reader, Want { cid: *cid, seq: stored.seq, above: Vec::new() }, wants)?;
+            missing_of_file(reader, session, Want { cid: *cid, seq: stored.seq, above: Vec::new() }, wants)?;
         }
     }
     Ok(())
 }
 
 /// What is missing of a file: its root, or the parts below what is held.
-fn missing_of_file(reader: &Reader, root: Want, wants: &mut BTreeSet<Want>) -> Answer<()> {
+fn missing_of_file(
+    reader: &Reader,
+    session: SessionId,
+    root: Want,
+    wants: &mut BTreeSet<Want>,
+) -> Answer<()> {
     let mut open = vec![root];
     while let Some(want) = open.pop() {
-        if want.cid.hash_kind() != HashKind::Sha256 || wants.len() >= BLOCKS_MAX {
-            continue;
+        if wants.len() >= BLOCKS_MAX {
+            break;
         }
-        if want.cid.codec() != Codec::DagPb {
-            if reader.find(&want.cid)?.is_none() {
-                wants.insert(want);
-            }
-            continue;
-        }
-        match reader.block(&want.cid)? {
-            Some(bytes) => {
-                let block = Block::check(want.cid, bytes)?;
-                open.extend(parts_of(&want, &block));
-            }
-            None => {
-                wants.insert(want);
-            }
+        if !reader.is_here(session, &want.cid)? {
+            wants.insert(want);
+        } else if want.cid.codec() == Codec::DagPb
+            && let Some(bytes) = reader.block(&want.cid)?
+        {
+            let block = Block::check(want.cid, bytes)?;
+            open.extend(parts_of(&want, &block));
         }
     }
     Ok(())
@@ -273,7 +273,7 @@ fn store(node: &Node, session: SessionId, blocks: Vec<(Want, Block)>) -> Answer<
         } else {
             continue;
         }
-        match node.store().run(PutBlock::bytes(block, at, until)) {
+        match node.store().run(PutBlock::bytes(block, at, until).received_for(session)) {
             Ok(_) => {
                 links.push((want.seq, *want.cid.digest()));
                 stored.insert(want.cid);
@@ -299,7 +299,9 @@ fn links_of_payload(
 ) -> Answer<Option<Vec<Link>>> {
     let Some(entry) = reader.entry_at(session, want.seq)? else { return Ok(Some(Vec::new())) };
     if entry.payload.map(|cid| cid.cid()) != Some(want.cid) {
-        return Ok(Some(Vec::new()));
+        // Besides payloads only config blocks are dag-cbor: an entry that is named as one does not become one.
+        let is_config = || ConfigBlock::check(EntryCid::of(block.bytes()), block.bytes()).is_ok();
+        return Ok((want.cid.is_file() || is_config()).then(Vec::new));
     }
     let signed = Decoded::<Entry>::decode(entry.bytes)?.assume_signed();
     if Payload::check(signed.value(), Arc::clone(block.bytes())).is_err() {

@@ -7,13 +7,13 @@ use throughline_protocol::block::{Decoded, sha256};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::{Capability, Control, Ref};
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{Cid, EntryCid, HashKind, Principal, Seq};
+use throughline_protocol::id::{Cid, EntryCid, HashKind, Principal, Seq, SessionId};
 use throughline_protocol::limits;
 use throughline_protocol::wire::chain::{ChainAnswer, EntryItem, Payloads, RangeAsk};
 use throughline_protocol::wire::{Packer, pack};
 use throughline_store::{Found, Lane, PayloadState, StoredEntry};
 
-use super::super::policy::{Gate, Reach, Seen};
+use super::super::policy::{Reach, Seen};
 use super::{End, Out, Scene, Served, not_found, refuse, send, wrong};
 use crate::api::error::Answer;
 
@@ -44,7 +44,7 @@ pub(super) fn range(scene: &Scene, ask: &RangeAsk, out: &Out) -> Served {
     for stored in scene.reader.entries(ask.session, first, ask.want.seq)? {
         let stored = stored?;
         let payload = match ask.payloads {
-            Payloads::With => payload(scene, &mut gate, &stored)?,
+            Payloads::With => payload(scene, ask.session, &stored)?,
             Payloads::Without => None,
         };
         if let Some(full) = packer.push(EntryItem { entry: stored.bytes.into(), payload }) {
@@ -69,10 +69,10 @@ fn is_served(scene: &Scene, seen: &Seen, ask: &RangeAsk) -> Answer<bool> {
     })
 }
 
-/// A payload that another session links too goes only to who may see that one as well: the strictest class counts.
-fn payload(scene: &Scene, gate: &mut Gate<'_>, stored: &StoredEntry) -> Answer<Option<Arc<[u8]>>> {
+/// The payload of an entry that the asker may see, if this session brought it: one that it names and another brought stays here.
+fn payload(scene: &Scene, session: SessionId, stored: &StoredEntry) -> Answer<Option<Arc<[u8]>>> {
     let Some(cid) = stored.payload else { return Ok(None) };
-    if !gate.payload(cid.digest())? {
+    if !scene.reader.is_here(session, &cid.cid())? {
         return Ok(None);
     }
     Ok(match scene.reader.payload(cid)? {
