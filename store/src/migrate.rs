@@ -32,7 +32,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[brought_from_links];
 /// those of the strictest.
 fn brought_from_links(txn: &WriteTransaction) -> Result<(), StoreError> {
     let mut brought: Vec<([u8; 32], SessionId)> = Vec::new();
-    let mut rowless: Vec<([u8; 32], (u64, u64), Vec<u8>)> = Vec::new();
+    let mut rowless = Vec::new();
     {
         let blocks = txn.open_table(tables::BLOCKS::DEFINITION)?;
         let links = txn.open_table(tables::BLOCK_REFS::DEFINITION)?;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use throughline_protocol::block::{Block, Decoded, Signed, sha256};
+use throughline_protocol::block::{Block, Signed, sha256};
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
@@ -86,7 +86,7 @@ impl Node {
     /// # Errors
     /// What the entry or its payload is refused for.
     pub fn lacking(&self, entry: &Arc<[u8]>, payload: Option<Arc<[u8]>>, limit: usize) -> Answer<Vec<Cid>> {
-        let entry = Decoded::<Entry>::decode(Arc::clone(entry))?;
+        let entry = Signed::<Entry>::check(Arc::clone(entry), &mut VerifyingKeys::default())?;
         let session = entry.value().session(entry.cid());
         let reader = self.reader()?;
         let payload = match payload {
@@ -94,7 +94,7 @@ impl Node {
             None => payload_here(&reader, session, entry.value())?,
         };
         let absent = entry.value().payload.filter(|_| payload.is_none()).map(|payload| payload.cid.cid());
-        let checked = Prechecked::of(entry.assume_signed(), payload)?;
+        let checked = Prechecked::of(entry, payload)?;
         let mut lacking: Vec<Cid> = absent.into_iter().collect();
         for file in checked.files() {
             let room = limit.saturating_sub(lacking.len());

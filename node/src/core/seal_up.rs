@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use throughline_protocol::build;
 use throughline_protocol::code::Code;
-use throughline_protocol::entry::{Authority, Entry};
+use throughline_protocol::entry::{Authority, Body, Entry, Note};
 use throughline_protocol::id::{Cid, Codec, Seq, SessionId, UnixMillis};
 use throughline_protocol::payload::Salt;
 use throughline_protocol::sign::SigningKey;
@@ -123,7 +123,10 @@ pub(super) fn links_of(
         for file in verified.files() {
             let blocks = blocks_of(reader, session, *file, naming)?;
             found.links.extend(blocks.digests.into_iter().map(|digest| (entry.seq(), digest)));
-            found.lacking = found.lacking.or(blocks.lacking.first().copied());
+            // The transcript that an import was made from may be elsewhere, as the `source` of its entries.
+            if !matches!(entry.body, Body::Note(Note::Import)) {
+                found.lacking = found.lacking.or(blocks.lacking.first().copied());
+            }
         }
     }
     Ok(found)

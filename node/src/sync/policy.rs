@@ -17,10 +17,11 @@ use std::sync::{Mutex, PoisonError};
 use libp2p::PeerId;
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::control::{Control, Role};
-use throughline_protocol::entry::{Class, Entry};
+use throughline_protocol::entry::{Body, Class, Entry};
 use throughline_protocol::fork::{Controls, Mark};
 use throughline_protocol::id::{AgentIri, Cid, Principal, Seq, SessionId};
-use throughline_protocol::verify::{ChainState, Prechecked};
+use throughline_protocol::payload::Payload;
+use throughline_protocol::verify::ChainState;
 use throughline_store::{Found, Lane, PayloadState, Reader, SessionRow};
 
 use super::published::{Classes, published};
@@ -304,11 +305,14 @@ fn is_named_through(reader: &Reader, session: SessionId, cid: &Cid, limit: Mark)
             Some(named) if reader.is_here(session, &named.cid())? => reader.payload(named)?,
             Some(_) | None => PayloadState::Absent,
         };
-        let words = if let PayloadState::Present(bytes) = payload { Some(bytes.into()) } else { None };
-        let entry = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
-        // Words that do not fit the entry name nothing.
-        let files = Prechecked::of(entry, words).map(|checked| checked.files().to_vec()).unwrap_or_default();
-        if files.iter().any(|file| file.digest() == cid.digest()) {
+        let entry = Decoded::<Entry>::decode(stored.bytes)?;
+        let config = if let Body::ModelResponse(said) = &entry.value().body { said.config } else { None };
+        let mut named: Vec<Cid> = config.map(|config| config.cid()).into_iter().collect();
+        if let PayloadState::Present(bytes) = payload {
+            // Words that do not fit the entry name nothing.
+            named.extend(Payload::check(entry.value(), bytes).map(|words| words.files()).unwrap_or_default());
+        }
+        if named.iter().any(|file| file.digest() == cid.digest()) {
             return Ok(true);
         }
     }

@@ -180,7 +180,10 @@ async fn a_file_has_the_size_that_is_stated_and_a_name_that_is_no_path() {
     let absent = throughline_protocol::id::EntryCid::of(b"nothing").cid();
     let raw = throughline_protocol::id::Codec::Raw;
     let file = throughline_protocol::id::Cid::sha256(raw, b"nothing");
-    chain.refuses(attached(file), "E_INPUT_NOT_FOUND", &file.to_string()).await;
+    let path = format!("/v1/sessions/{}/entries", chain.session);
+    let body = json!({"base": chain.head, "entry": attached(file)});
+    let (status, refused) = home.post_as(&path, "absent", &body).await;
+    assert_eq!((status, code(&refused)), (400, "E_INPUT_NOT_FOUND"), "{refused}");
     chain.refuses(attached(absent), "E_CID_CODEC", &absent.to_string()).await;
 }
 
