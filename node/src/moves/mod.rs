@@ -115,6 +115,8 @@ impl Node {
 }
 
 #[cfg(test)]
+mod bring_back_tests;
+#[cfg(test)]
 mod left_tests;
 #[cfg(test)]
 mod network_tests;

@@ -177,6 +177,15 @@ pub const ROUTES: &[Route] = &[
         &[as_json("answer.fork")],
         "Histories that exclude each other, side by side, and the evidence",
     ),
+    Route {
+        statuses: DONE,
+        ..write(
+            "/v1/sessions/{session}/fork/return",
+            &[as_json("Nothing")],
+            &[as_json("ForkReturned")],
+            "The words of a tail that a handoff cut off come back as new entries",
+        )
+    },
     get(
         "/v1/sessions/{session}/evidence",
         &[],

@@ -21,6 +21,7 @@ use crate::cli::output::Outcome;
 use crate::cli::owner::{self, Owner};
 use crate::cli::page::{Mark, Page};
 use crate::cli::{format, refusal, resolve, upload, verdict, view};
+use crate::outcome::Exit;
 
 /// Characters of a branch's CID that name it, at least.
 const BRANCH_CHARS_MIN: usize = 4;
@@ -41,6 +42,12 @@ pub(crate) struct ForkArgs {
     /// Who holds the session from then on
     #[arg(long, value_name = "P", requires = "keep")]
     pub(crate) to: Option<String>,
+    /// Enter the words of a tail that a handoff cut off again, on the head that counts
+    #[arg(long, conflicts_with_all = ["keep", "evidence"])]
+    pub(crate) bring_back: bool,
+    /// Show what would come back, and sign nothing
+    #[arg(long, requires = "bring_back")]
+    pub(crate) dry_run: bool,
     /// How the owner key is opened
     #[command(flatten)]
     pub(crate) owner: OwnerArgs,
@@ -97,6 +104,9 @@ fn show(ctx: &Context, args: &ForkArgs, session: &str) -> Answer<Outcome> {
     if let (Some(branch), Some(to)) = (&args.keep, &args.to) {
         return keep(ctx, args, session, branch, to);
     }
+    if args.bring_back {
+        return bring_back(ctx, session, args.dry_run);
+    }
     let api = ctx.api()?;
     let session = resolve::session(&api, session)?;
     let mut answer = api.get(&format!("/v1/sessions/{session}/fork"))?;
@@ -146,6 +156,47 @@ fn keep(ctx: &Context, args: &ForkArgs, session: &str, branch: &str, to: &str) -
         "verdict": taken["verdict"],
     });
     Ok(Outcome::done(answer, page))
+}
+
+/// The words of a cut tail as new entries; what can't come back is told, with exit code 11.
+fn bring_back(ctx: &Context, session: &str, dry_run: bool) -> Answer<Outcome> {
+    // The holder may be another node.
+    let api = ctx.api_with_network()?;
+    let session = resolve::session(&api, session)?;
+    let path = format!("/v1/sessions/{session}/fork/return");
+    let path = view::path(&path, &[("dryRun", dry_run.then_some("1"))]);
+    let answer = api.ask(Call::post(&path, &json!({})))?;
+    let mut page = Page::default();
+    let entries = view::items(&answer, "/entries");
+    for item in entries {
+        let (kind, was) = (view::text(item, "/type"), view::number(item, "/ofSeq"));
+        match view::at(item, "/entry/seq").as_u64() {
+            Some(seq) => page.mark(Mark::Done, format!("seq {seq}  {kind}, which was cut at seq {was}")),
+            None => page.mark(Mark::Note, format!("{kind}, cut at seq {was}, would come back")),
+        };
+    }
+    for item in view::items(&answer, "/left") {
+        let (was, why) = (view::number(item, "/ofSeq"), view::text(item, "/why"));
+        page.mark(Mark::Note, format!("cut at seq {was}, stays where it is: {why}"));
+    }
+    let (before, pending) = (view::number(&answer, "/returnedBefore"), view::number(&answer, "/pending"));
+    if before > 0 {
+        page.mark(Mark::Same, format!("{} came back before", format::count(before, "entry", "entries")));
+    }
+    if entries.is_empty() && before == 0 {
+        page.plain("nothing of this session was cut off by a handoff");
+    }
+    if pending > 0 && !dry_run {
+        page.hint(format!(
+            "{} to come back, the session moved meanwhile: throughline fork {} --bring-back",
+            format::count(pending, "entry is", "entries are"),
+            session.short()
+        ));
+    }
+    page.plain(format!("session {session}"));
+    let lost = !view::items(&answer, "/left").is_empty() || (pending > 0 && !dry_run);
+    let outcome = Outcome::done(answer, page);
+    Ok(if lost { outcome.exit(Exit::Losses) } else { outcome })
 }
 
 /// The branch whose end, or the beginning of it after `bafyrei`, is given.

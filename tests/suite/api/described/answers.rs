@@ -128,6 +128,11 @@ async fn sessions(asked: &Asked) {
     for template in ["", "/base", "/anchor", "/entries", "/verify", "/fork", "/evidence"] {
         asked.get(&format!("/v1/sessions/{{session}}{template}"), one).await;
     }
+    for query in ["", "?dryRun=1"] {
+        let nothing = json!({});
+        let sent = Sent::Json(&nothing);
+        asked.call(Method::POST, "/v1/sessions/{session}/fork/return", one, query, sent).await;
+    }
     asked.call(Method::GET, "/v1/sessions/{session}/entries", one, "?before=0", Sent::Nothing).await;
     asked.get("/v1/sessions/{session}/entries/{entry}", &[&session, "head"]).await;
     let append = json!({"base": base, "entry": response("more")});
