@@ -176,7 +176,7 @@ codes! {
     ArchiveLimit "E_ARCHIVE_LIMIT" Peer "an archive larger than its limit" "Nothing was written.";
     ArchiveDup "E_ARCHIVE_DUP" Peer "an archive with two members of one name" "Nothing was written.";
     Json "E_JSON" Local "not valid JSON" "The detail says at which line and column it breaks. An import keeps such a line raw and goes on.";
-    InputNotFound "E_INPUT_NOT_FOUND" Local "the input file does not exist" "Check the path.";
+    InputNotFound "E_INPUT_NOT_FOUND" Local "an input is not here: a file of the command line, or a block that an entry names" "Check the path, or upload the file for the session first.";
     InputFormat "E_INPUT_FORMAT" Local "the input is of no known format" "Name the format, or check that this is the right file.";
     // storage
     SignGuard "E_SIGN_GUARD" Local "this node may not sign in this session until a handoff" "The sign guard has no row that the next entry could follow (a restored or cloned data directory). Move the session, to this node if you like: throughline move S --to self.";

@@ -148,6 +148,13 @@ impl Cid {
         self.codec
     }
 
+    /// Whether it can name a file or a part of one (R-FI-4): raw or dag-pb, under sha2-256. Whatever calls a link of another form a
+    /// file, it is none: entries, payloads, config and control blobs are dag-cbor, so no word makes one of them a file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.hash == HashKind::Sha256 && matches!(self.codec, Codec::Raw | Codec::DagPb)
+    }
+
     /// How the digest was made.
     #[must_use]
     pub fn hash_kind(&self) -> HashKind {

@@ -14,7 +14,7 @@ mod dagpb;
 mod read;
 
 use crate::code::Reject;
-use crate::id::Cid;
+use crate::id::{Cid, Codec};
 use crate::limits;
 
 pub use build::{BuiltFile, FileBuilder};
@@ -50,6 +50,15 @@ impl Layout {
 /// `E_SCHEMA_TYPE` for bytes that are no dag-pb node; an `E_CID…` code for a link of a form not taken.
 pub fn links(node: &[u8]) -> Result<Vec<Cid>, Reject> {
     Ok(dagpb::Node::decode(node)?.links.into_iter().map(|link| link.cid).collect())
+}
+
+/// The parts of a file's block: what a dag-pb node links, as far as that can be a file. A raw block and what cannot be read as a
+/// node have none.
+#[must_use]
+pub fn parts(cid: &Cid, block: &[u8]) -> Vec<Cid> {
+    let is_node = cid.codec() == Codec::DagPb;
+    let linked = if is_node { links(block).unwrap_or_default() } else { Vec::new() };
+    linked.into_iter().filter(Cid::is_file).collect()
 }
 
 /// The length in bytes of the file whose root this dag-pb node is, as the node says it. Only a whole read shows that it is so.

@@ -16,6 +16,7 @@ use throughline_protocol::fork::Mark;
 use throughline_protocol::id::{EntryCid, Epoch, Principal, Seq, SessionId, UnixMillis};
 use throughline_protocol::verify::{Base, ChainState, VerifiedEntry, VerifiedSegment};
 
+use crate::brought::Naming;
 use crate::control::OwnerDigest;
 use crate::error::{AdoptError, StoreError};
 use crate::events::{self, Change};
@@ -44,8 +45,10 @@ pub struct AdoptOptions {
     /// The owner and what was known of its capabilities and tombstones when the segment was judged: other ones now are
     /// [`AdoptError::ControlsMoved`]. None for a session that is held: whoever judges for a tombstone finds it.
     pub judged_under: Option<(Principal, OwnerDigest)>,
-    /// Files that its payloads name: seq of the entry and digest of the block. They are kept from now on.
+    /// Config blocks and files that it names: seq of the entry and digest of the block.
     pub links: Vec<(Seq, [u8; 32])>,
+    /// What that naming does.
+    pub naming: Naming,
     /// What lists show after it; none leaves what stood there.
     pub summary: Option<Summary>,
     /// The session's state after it; none leaves it.
@@ -77,6 +80,7 @@ impl AdoptOptions {
             controls: Vec::new(),
             judged_under: None,
             links: Vec::new(),
+            naming: Naming::Nothing,
             summary: None,
             state: None,
             pin: None,
@@ -273,7 +277,7 @@ fn append(
     row.ahead = ahead(changes, row, entries, at)?;
     let mut added_bytes = 0;
     for entry in entries {
-        added_bytes += put_entry(changes, row.number, entry)?;
+        added_bytes += put_entry(changes, (row.number, row.session), entry)?;
     }
     let (first, last) = (first.signed(), last.signed());
     row.tip = Mark { cid: last.cid(), seq: last.value().seq(), epoch: last.value().epoch() };
@@ -329,7 +333,11 @@ fn ahead(
 }
 
 /// Writes one entry and its payload; returns the entry's bytes.
-fn put_entry(changes: &Changes<'_>, session: u64, entry: &VerifiedEntry) -> Result<u64, StoreError> {
+fn put_entry(
+    changes: &Changes<'_>,
+    (session, id): (u64, SessionId),
+    entry: &VerifiedEntry,
+) -> Result<u64, StoreError> {
     let signed = entry.signed();
     let (cid, seq) = (signed.cid(), signed.value().seq());
     let payload = signed.value().payload.map(|payload| payload.cid);
@@ -348,7 +356,9 @@ fn put_entry(changes: &Changes<'_>, session: u64, entry: &VerifiedEntry) -> Resu
                 let inline = (bytes.len() <= INLINE_BYTES_MAX).then_some(&bytes[..]);
                 payloads::put(changes, digest, size_of(bytes), inline, 0, Some((session, seq.get())))?;
             }
-            Some(_) | None => payloads::link_payload(changes, digest, session, seq)?,
+            Some(_) | None => {
+                payloads::link_payload(changes, digest, (session, id), seq, Naming::Nothing)?;
+            }
         }
     }
     Ok(size_of(signed.bytes()))
@@ -359,7 +369,7 @@ fn finish(changes: &Changes<'_>, mut row: SessionRow, options: AdoptOptions) -> 
     let at = options.at;
     control::put_all(changes, &options.controls, at)?;
     for (seq, digest) in &options.links {
-        payloads::link(changes, digest, row.number, *seq)?;
+        payloads::link(changes, digest, (row.number, row.session), *seq, options.naming)?;
     }
     if let Some(idempotency) = &options.idempotency {
         idempotency::put(changes, idempotency)?;

@@ -15,8 +15,8 @@ use crate::tables::{self, meta};
 use crate::to_judge;
 use crate::writer::{Changes, Step, View};
 
-/// Removes a session: its entries, evidence, links, row and pin, and the payloads and files that nothing else links or
-/// leases. Its guard row, its idempotency keys and control blobs stay: a session that comes back is not signed anew.
+/// Removes a session: its entries, evidence, links, row and pin, and the payloads and files that no other session brought and
+/// nothing leases. Its guard row, its idempotency keys and control blobs stay: a session that comes back is not signed anew.
 #[derive(Clone, Copy, Debug)]
 pub struct Forget {
     /// The session.
@@ -80,6 +80,7 @@ impl Step for Forget {
 
     fn write(self, plan: ForgetPlan, changes: &Changes<'_>) -> Result<(), StoreError> {
         let number = plan.row.number;
+        let session = (number, self.session);
         guard::keep_bytes(changes, self.session)?;
         for gone in &plan.entries {
             changes.remove(tables::ENTRIES, (number, gone.seq))?;
@@ -92,11 +93,11 @@ impl Step for Forget {
             changes.count(meta::SIDE_BYTES, 0, gone.size)?;
         }
         for (digest, seq) in payloads::links_of(changes.txn, number)? {
-            payloads::unlink(changes, &digest, number, seq)?;
+            payloads::unlink(changes, &digest, session, seq)?;
         }
         for gone in plan.entries.iter().chain(&plan.sides) {
             if let Some(payload) = gone.payload {
-                payloads::unlink(changes, payload.digest(), number, gone.seq)?;
+                payloads::unlink(changes, payload.digest(), session, gone.seq)?;
             }
         }
         evidence::forget(changes, self.session)?;

@@ -101,6 +101,12 @@ pub(crate) fn need_session(source: &impl Source, id: SessionId) -> Result<Sessio
     session(source, id)?.ok_or_else(|| StoreError::not_found(format!("session {}", id.short())))
 }
 
+/// The session under a number.
+pub(crate) fn session_of(source: &impl Source, number: u64) -> Result<SessionId, StoreError> {
+    let missing = || StoreError::Index { what: format!("session number {number} has no row") };
+    id_of_number(source, number)?.ok_or_else(missing)
+}
+
 /// The row under a number.
 pub(crate) fn session_by_number(source: &impl Source, number: u64) -> Result<SessionRow, StoreError> {
     lookup(source, tables::SESSIONS, number, |row| SessionRow::from_bytes(number, row))?

@@ -28,6 +28,7 @@ use sha2::{Digest, Sha256};
 
 use crate::database::{Db, commit_durably};
 use crate::error::StoreError;
+use crate::migrate::JOURNALED_SINCE;
 use crate::payloads::size_of;
 use crate::redo::{self, Redo};
 use crate::source::counter;
@@ -181,7 +182,8 @@ impl Journal {
             return Ok(Standing::Foreign);
         }
         let (opens, applied) = (counter(&txn, meta::OPENS)?, counter(&txn, meta::BATCH)?);
-        let is_layout_known = counter(&txn, meta::SCHEMA)? == schema;
+        let format = counter(&txn, meta::SCHEMA)?;
+        let is_layout_known = (JOURNALED_SINCE..=schema).contains(&format);
         drop(txn);
         let bytes = self.read(self.length)?;
         let run = match run_of(&bytes) {

@@ -235,8 +235,11 @@ fn put_block(
         Some(row) => row.lease_ms,
         None => unreadable::leases_of(changes.txn, digest)?.into_iter().max().unwrap_or(0),
     };
-    let link = held.map_or(links.first().copied(), |row| row.link);
-    for (session, seq) in links.iter().skip(1) {
+    let link = match held {
+        Some(row) => row.link,
+        None => unreadable::link_of_row(changes.txn, digest, links)?,
+    };
+    for (session, seq) in links.iter().filter(|other| Some(**other) != link) {
         changes.put(tables::BLOCK_REFS, (digest, *session, *seq), ())?;
     }
     let row = BlockRow { size: size_of(bytes), place, lease_ms, link };

@@ -12,6 +12,8 @@ use crate::fixture::*;
 use crate::*;
 
 const SESSIONS: usize = 3;
+/// The longest lease.
+const LEASE_MAX: u64 = 20;
 const LENGTH: usize = 12;
 const BLOCK_SIZES: [usize; 3] = [10, 16_384, 16_385];
 
@@ -57,7 +59,7 @@ fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(session, from, length)| Act::Adopt { session, from, length }),
         2 => (session.clone(), 0..LENGTH).prop_map(|(session, keep)| Act::Cut { session, keep }),
         1 => (session.clone(), any::<bool>()).prop_map(|(session, set)| Act::Pin { session, set }),
-        3 => (0..BLOCK_SIZES.len(), 1..20_u64).prop_map(|(block, lease)| Act::PutBlock { block, lease }),
+        3 => (0..BLOCK_SIZES.len(), 1..=LEASE_MAX).prop_map(|(block, lease)| Act::PutBlock { block, lease }),
         1 => (session, 0..BLOCK_SIZES.len()).prop_map(|(session, block)| Act::Link { session, block }),
         2 => (0..20_u64).prop_map(|now| Act::Sweep { now }),
         2 => (0..3_u8, any::<bool>()).prop_map(|(id, expect_absent)| Act::Job { id, expect_absent }),
@@ -119,6 +121,9 @@ impl Run {
             Act::Link { session, block: index } => {
                 let id = self.sessions[session].session();
                 let links = vec![(seq(0), *block(index).cid().digest())];
+                let received = PutBlock::bytes(block(index), now(), ts(LEASE_MAX)).received_for(id);
+                self.store().run(received).unwrap();
+                self.model.blocks.insert(index, Some(LEASE_MAX));
                 let done = self.store().run(LinkBlocks { session: id, links });
                 assert_eq!(done.is_ok(), self.model.chains.contains_key(&session));
                 if done.is_ok() {

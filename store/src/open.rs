@@ -278,7 +278,7 @@ fn check_version(disk: &dyn Disk, dir: &Path) -> Result<Age, OpenError> {
     let Some(text) = read_small(disk, dir, "VERSION")? else { return Ok(Age::New) };
     let mut lines = text.lines();
     let found = lines.next().and_then(|line| line.trim().parse::<u32>().ok()).unwrap_or(0);
-    if found == FORMAT {
+    if migrate::FORMATS.contains(&found) {
         return Ok(Age::Old);
     }
     let written_by: String = lines.next().unwrap_or("an unknown program").chars().take(100).collect();

@@ -1,8 +1,8 @@
 //! Payloads and files by digest: rows, links, leases, redaction.
 //!
-//! A block stays while an entry links it or its lease runs. Links are kept whether the block is held or not, so a block that
-//! arrives late is linked from the start, and the classes of all sessions that link one can be asked for. A redacted
-//! payload is dropped with its salt and refused from then on.
+//! A block stays while a session that brought it ([`crate::brought`]) links it, or its lease runs. Links are kept whether the block is
+//! held or not: what arrives late for a session is found to be linked. A redacted payload is dropped with its salt and refused
+//! from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use throughline_protocol::block::Block;
 use throughline_protocol::id::{EntryCid, HashKind, Seq, SessionId, UnixMillis};
 
+use crate::brought::{self, Naming};
 use crate::error::StoreError;
 use crate::events::{self, Change};
 use crate::files::{Files, INLINE_BYTES_MAX, InFlight, StoredFile};
@@ -199,12 +200,15 @@ pub(crate) fn put(
         }
     }
     let first = held.and_then(|held| held.link).or(link);
-    if let Some((session, seq)) = link.filter(|_| link != first) {
-        changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
-    }
     let row = BlockRow { size, place: held.map_or(place, |held| held.place), lease_ms, link: first };
     // Also over bytes that are there: they may be damaged, which is why they were fetched again.
     put_row(changes, digest, row, inline)?;
+    if let Some((session, seq)) = link.filter(|_| link != first) {
+        changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
+        if first.map(|(first, _)| first) != Some(session) {
+            brought::keep(changes, digest, session)?;
+        }
+    }
     if lease_ms != 0 {
         changes.put(tables::LEASES, (lease_ms, digest), ())?;
     }
@@ -237,39 +241,43 @@ fn put_row(
 pub(crate) fn link_payload(
     changes: &Changes<'_>,
     digest: &[u8; 32],
-    session: u64,
+    session: (u64, SessionId),
     seq: Seq,
+    naming: Naming,
 ) -> Result<(), StoreError> {
-    changes.put(tables::BLOCK_REFS, (digest, session, seq.get()), ())
+    changes.put(tables::BLOCK_REFS, (digest, session.0, seq.get()), ())?;
+    brought::linked(changes, digest, session.1, naming)
 }
 
 /// Notes that an entry links a block, which only its payload names.
 pub(crate) fn link(
     changes: &Changes<'_>,
     digest: &[u8; 32],
-    session: u64,
+    session: (u64, SessionId),
     seq: Seq,
+    naming: Naming,
 ) -> Result<(), StoreError> {
-    link_payload(changes, digest, session, seq)?;
-    changes.put(tables::LINKS_OF_SESSION, (session, seq.get(), digest), ())
+    link_payload(changes, digest, session, seq, naming)?;
+    changes.put(tables::LINKS_OF_SESSION, (session.0, seq.get(), digest), ())
 }
 
-/// Takes an entry's link away; a block that nothing links or leases then goes.
+/// Takes the link of an entry away whose session goes; a block goes with the last session that brought it, unless it is leased.
 pub(crate) fn unlink(
     changes: &Changes<'_>,
     digest: &[u8; 32],
-    session: u64,
+    (session, id): (u64, SessionId),
     seq: u64,
 ) -> Result<(), StoreError> {
     changes.remove(tables::BLOCK_REFS, (digest, session, seq))?;
     changes.remove(tables::LINKS_OF_SESSION, (session, seq, digest))?;
+    changes.remove(tables::BROUGHT, (digest, id.genesis().digest()))?;
     let row = match held(changes.txn, digest)? {
         Held::Not => return Ok(()),
         Held::Damaged => return unreadable::remove_unneeded(changes, digest),
         Held::As(row) => row,
     };
     let left = BlockRow { link: row.link.filter(|link| *link != (session, seq)), ..row };
-    if left.link.is_none() && left.lease_ms == 0 && !has_more_links(changes.txn, digest)? {
+    if left.link.is_none() && left.lease_ms == 0 && !brought::is_kept(changes.txn, digest)? {
         remove_row(changes, digest, row)
     } else if left != row {
         put_row(changes, digest, left, None)
@@ -278,16 +286,29 @@ pub(crate) fn unlink(
     }
 }
 
-/// Removes a block's row and bytes and keeps what is known of its links; a file is unlinked after the commit.
-pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<bool, StoreError> {
+/// A session lets go of a block, whose links stay noted. Its row and bytes go with the last session that brought it, whether they are leased
+/// or not; a file is unlinked after the commit. Returns whether they went.
+fn let_go(
+    changes: &Changes<'_>,
+    digest: &[u8; 32],
+    (number, id): (u64, SessionId),
+) -> Result<bool, StoreError> {
     let row = match held(changes.txn, digest)? {
         Held::Not => return Ok(false),
         Held::Damaged => return unreadable::remove(changes, digest).map(|_| true),
         Held::As(row) => row,
     };
-    if let Some((session, seq)) = row.link {
-        changes.put(tables::BLOCK_REFS, (digest, session, seq), ())?;
+    changes.remove(tables::BROUGHT, (digest, id.genesis().digest()))?;
+    let mut left = row;
+    if let Some((first, seq)) = row.link.filter(|(first, _)| *first == number) {
+        changes.put(tables::BLOCK_REFS, (digest, first, seq), ())?;
+        left.link = None;
     }
+    if left.link.is_some() || brought::is_kept(changes.txn, digest)? {
+        put_row(changes, digest, left, None)?;
+        return Ok(false);
+    }
+    brought::end(changes, digest)?;
     remove_row(changes, digest, row)?;
     Ok(true)
 }
@@ -310,7 +331,7 @@ pub(crate) fn condemned(source: &impl Source) -> Result<Vec<[u8; 32]>, StoreErro
     table.iter()?.map(|row| Ok(*row?.0.value())).collect()
 }
 
-/// Removes blocks whose lease is over and that nothing links, at most `limit`; returns how many leases ended.
+/// Removes blocks whose lease is over and that no session keeps, at most `limit`; returns how many leases ended.
 pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -> Result<usize, StoreError> {
     let mut over = Vec::new();
     {
@@ -336,7 +357,8 @@ pub(crate) fn end_leases(changes: &Changes<'_>, now: UnixMillis, limit: usize) -
             Held::As(row) if row.lease_ms > *expires => continue,
             Held::As(row) => row,
         };
-        if row.link.is_some() || has_more_links(changes.txn, digest)? {
+        brought::end(changes, digest)?;
+        if row.link.is_some() || brought::is_kept(changes.txn, digest)? {
             put_row(changes, digest, BlockRow { lease_ms: 0, ..row }, None)?;
         } else {
             remove_row(changes, digest, row)?;
@@ -351,6 +373,7 @@ pub struct PutBlock {
     at: UnixMillis,
     /// Kept until then although nothing links it.
     lease_until: UnixMillis,
+    received_for: Option<SessionId>,
     content: Content,
 }
 
@@ -364,13 +387,19 @@ impl PutBlock {
     /// Bytes that hash to their CID; large ones become a file. Kept until `lease_until` although nothing links them.
     #[must_use]
     pub fn bytes(block: Block, at: UnixMillis, lease_until: UnixMillis) -> Self {
-        PutBlock { at, lease_until, content: Content::Bytes(block) }
+        PutBlock { at, lease_until, received_for: None, content: Content::Bytes(block) }
     }
 
     /// A file that was streamed into place.
     #[must_use]
     pub fn file(file: StoredFile, at: UnixMillis, lease_until: UnixMillis) -> Self {
-        PutBlock { at, lease_until, content: Content::File(file) }
+        PutBlock { at, lease_until, received_for: None, content: Content::File(file) }
+    }
+
+    /// The same block, received for a session, which need not be held yet: that is noted in the same transaction.
+    #[must_use]
+    pub fn received_for(self, session: SessionId) -> Self {
+        PutBlock { received_for: Some(session), ..self }
     }
 
     fn digest(&self) -> [u8; 32] {
@@ -428,6 +457,9 @@ impl Step for PutBlock {
             }
             Content::File(file) => put(changes, &digest, file.size, None, lease, None)?,
         }
+        if let Some(session) = self.received_for {
+            brought::receive(changes, &digest, session, lease)?;
+        }
         if stored == Stored::New {
             events::write(changes, self.at, &Change::Block { digest })?;
         }
@@ -447,7 +479,7 @@ pub(crate) fn size_of(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Notes that an entry links blocks: attachments, media, configs, which only the payload names.
+/// Notes that an entry links blocks: attachments, media, configs, which only the payload names. That brings nothing.
 #[derive(Clone, Debug)]
 pub struct LinkBlocks {
     /// The session.
@@ -466,11 +498,13 @@ impl Step for LinkBlocks {
     }
 
     fn write(self, number: u64, changes: &Changes<'_>) -> Result<(), StoreError> {
-        self.links.iter().try_for_each(|(seq, digest)| link(changes, digest, number, *seq))
+        let session = (number, self.session);
+        self.links.iter().try_for_each(|(seq, digest)| link(changes, digest, session, *seq, Naming::Nothing))
     }
 }
 
-/// Drops payloads of a session's entries, on its main chain or beside it, with their salts.
+/// Drops payloads of a session's entries, on its main chain or beside it, with their salts. What another session brought too stays for
+/// that one.
 #[derive(Clone, Debug)]
 pub struct DropPayloads {
     /// The session.
@@ -502,12 +536,11 @@ pub enum Which {
 }
 
 impl DropPayloads {
-    fn digests(&self, view: &View<'_>) -> Result<BTreeMap<[u8; 32], ()>, StoreError> {
-        let number = index::need_session(view.txn, self.session)?.number;
+    fn digests(&self, view: &View<'_>, number: u64) -> Result<BTreeSet<[u8; 32]>, StoreError> {
         let table = view.txn.table(tables::ENTRIES)?;
-        let mut digests = BTreeMap::new();
+        let mut digests = BTreeSet::new();
         let mut add = |payload: Option<EntryCid>| {
-            digests.extend(payload.map(|payload| (*payload.digest(), ())));
+            digests.extend(payload.map(|payload| *payload.digest()));
         };
         match &self.which {
             Which::All => {
@@ -537,23 +570,24 @@ impl Step for DropPayloads {
     /// How many payloads were held and are gone.
     type Output = usize;
     type Error = StoreError;
-    type Plan = BTreeMap<[u8; 32], ()>;
+    type Plan = (u64, BTreeSet<[u8; 32]>);
 
     fn urgency(&self) -> Urgency {
         Urgency::Urgent
     }
 
     fn check(&self, view: &View<'_>) -> Result<Self::Plan, StoreError> {
-        self.digests(view)
+        let number = index::need_session(view.txn, self.session)?.number;
+        Ok((number, self.digests(view, number)?))
     }
 
-    fn write(self, digests: Self::Plan, changes: &Changes<'_>) -> Result<usize, StoreError> {
+    fn write(self, (number, digests): Self::Plan, changes: &Changes<'_>) -> Result<usize, StoreError> {
         let mut gone = 0;
-        for digest in digests.keys() {
+        for digest in &digests {
             if self.later == Later::Refuse {
                 changes.put(tables::REFUSED, digest, self.at.get())?;
             }
-            if remove(changes, digest)? {
+            if let_go(changes, digest, (number, self.session))? {
                 gone += 1;
                 events::write(changes, self.at, &Change::Block { digest: *digest })?;
             }

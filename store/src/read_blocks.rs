@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Principal, Seq, SessionId};
 
+use crate::brought;
 use crate::control::{self, OwnerDigest};
 use crate::error::StoreError;
 use crate::files::FileReader;
@@ -35,8 +36,6 @@ pub enum Found {
     },
     /// A payload or file.
     Block {
-        /// The sessions whose entries link it; the strictest class of them counts. None: nothing links it.
-        sessions: Vec<SessionId>,
         /// Its size in bytes.
         size_bytes: u64,
     },
@@ -62,7 +61,7 @@ impl Reader {
             return Ok(None);
         }
         let Some(row) = payloads::row(&self.txn, cid.digest())? else { return Ok(None) };
-        Ok(Some(Found::Block { sessions: self.linkers(cid.digest())?, size_bytes: row.size }))
+        Ok(Some(Found::Block { size_bytes: row.size }))
     }
 
     /// Digests of entries, blocks and control blobs whose CIDs go on with `tail` after the seven characters that their kind
@@ -98,6 +97,36 @@ impl Reader {
             found.insert(digest);
         }
         Ok(())
+    }
+
+    /// Whether a block is here for a session: its bytes are, and were received for this session (R-FI-7). That they are here for another
+    /// one says nothing.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn is_here(&self, session: SessionId, cid: &Cid) -> Result<bool, StoreError> {
+        Ok(cid.hash_kind() == HashKind::Sha256
+            && payloads::row(&self.txn, cid.digest())?.is_some()
+            && brought::is_brought(&self.txn, cid.digest(), session)?)
+    }
+
+    /// The sessions that brought a block, each once: under these it leaves.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn bringing(&self, digest: &[u8; 32]) -> Result<Vec<SessionId>, StoreError> {
+        brought::sessions(&self.txn, digest)
+    }
+
+    /// Seqs of a session's entries that link a block, ascending.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn linking_seqs(&self, session: SessionId, digest: &[u8; 32]) -> Result<BTreeSet<u64>, StoreError> {
+        match index::session_number(&self.txn, session)? {
+            Some(number) => payloads::links_in(&self.txn, digest, number),
+            None => Ok(BTreeSet::new()),
+        }
     }
 
     /// The sessions whose entries link a block, held or not, each once.

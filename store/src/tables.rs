@@ -147,6 +147,9 @@ tables! {
     BLOCK_REFS (block_refs): (Digest32, u64, u64) => () = "block_refs_v2";
     /// (session number, seq, digest): the same links from the other side, but for payloads: entries name those themselves.
     LINKS_OF_SESSION (links_of_session): (u64, u64, Digest32) => () = "links_of_session_v2";
+    /// (digest, genesis digest) → 0, or until when in Unix milliseconds: the sessions that brought a block, but for the one in its row; see
+    /// [`crate::brought`]. The session need not be held.
+    BROUGHT (brought): (Digest32, Digest32) => u64 = "brought_v1";
     /// (expiry in Unix milliseconds, digest): leases of blocks that nothing links yet.
     LEASES (leases): (u64, Digest32) => () = "leases_v1";
     /// Digest → when: payloads that a redaction dropped, refused from then on.

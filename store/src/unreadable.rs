@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use throughline_protocol::id::EntryCid;
 
+use crate::brought;
 use crate::error::StoreError;
 use crate::payloads::{has_more_links, links_of_entries};
 use crate::rows::{BlockRow, EntryRow, SideRow};
@@ -43,7 +44,12 @@ pub(crate) fn held(source: &impl Source, digest: &[u8; 32]) -> Result<Held, Stor
 /// when it was leased, in Unix milliseconds; 0 is not at all.
 pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<u64, StoreError> {
     let links = links_of_entries(changes.txn, &BTreeSet::from([*digest]))?;
-    for (session, seq) in links.get(digest).into_iter().flatten() {
+    let links = links.get(digest).map_or(&[][..], Vec::as_slice);
+    if let Some((session, _)) = link_of_row(changes.txn, digest, links)? {
+        // The row alone said that this session brought it.
+        brought::keep(changes, digest, session)?;
+    }
+    for (session, seq) in links {
         changes.put(tables::BLOCK_REFS, (digest, *session, *seq), ())?;
     }
     let leases = leases_of(changes.txn, digest)?;
@@ -55,6 +61,20 @@ pub(crate) fn remove(changes: &Changes<'_>, digest: &[u8; 32]) -> Result<u64, St
     changes.put(tables::CONDEMNED, digest, ())?;
     changes.set(meta::BLOCK_BYTES, bytes_held(changes.txn)?);
     Ok(leases.into_iter().max().unwrap_or(0))
+}
+
+/// The link that the row of a block has, which cannot be read: of all that link it the one that the table of links does not have.
+pub(crate) fn link_of_row(
+    source: &impl Source,
+    digest: &[u8; 32],
+    links: &[(u64, u64)],
+) -> Result<Option<(u64, u64)>, StoreError> {
+    for (session, seq) in links {
+        if lookup(source, tables::BLOCK_REFS, (digest, *session, *seq), |()| ())?.is_none() {
+            return Ok(Some((*session, *seq)));
+        }
+    }
+    Ok(None)
 }
 
 /// Removes a row that cannot be read, unless an entry may link its block or a lease of it runs.

@@ -63,6 +63,8 @@ fn a_session_that_goes_takes_no_file_along_that_another_links() {
     let digest = *Block::of(Codec::Raw, bytes.clone()).cid().digest();
     stream(&store, &bytes);
     for session in &WORLD.sessions[..2] {
+        let block = Block::of(Codec::Raw, bytes.clone());
+        store.run(PutBlock::bytes(block, now(), now()).received_for(session.session())).unwrap();
         store.run(LinkBlocks { session: session.session(), links: vec![(seq(0), digest)] }).unwrap();
     }
     end_all_leases(&store);

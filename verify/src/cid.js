@@ -123,6 +123,14 @@ export function isLink (value) {
   return value instanceof CID
 }
 
+/**
+ * Whether a link can name a file or a part of one (R-FI-4).
+ * @param {CID} cid
+ */
+export function isFile (cid) {
+  return (cid.code === RAW || cid.code === DAG_PB) && cid.multihash.code === SHA2_256
+}
+
 export function sameBytes (a, b) {
   if (a.length !== b.length) return false
   for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false

@@ -4,7 +4,7 @@
 
 import { readBlob, checkSigned } from './blob.js'
 import { decodeOpen } from './cbor.js'
-import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isLink, matches, RAW, SHA2_256 } from './cid.js'
+import { cidFromBytes, compareBytes, DAG_CBOR, DAG_PB, isFile, isLink, matches, SHA2_256 } from './cid.js'
 import { Reject, refusal, refuse } from './codes.js'
 import { CAR_NAMED, CAR_SEEN, DEPTH_BLOB, INVENTORY_BLOCKS } from './limits.js'
 import { checkPayload, payloadKind, readPayload } from './payload.js'
@@ -28,7 +28,23 @@ function filesIn (kind, words) {
     'note import': () => under('segments')
   }[kind]
   const links = (named?.() ?? []).map((file) => file.get('cid'))
-  return links.filter((cid) => (cid.code === RAW || cid.code === DAG_PB) && cid.multihash.code === SHA2_256).map(String)
+  return links.filter(isFile).map(String)
+}
+
+/** The `type` of a blob; null of what is none. */
+function typeOf (bytes) {
+  const map = decodeOpen(bytes, DEPTH_BLOB).value
+  return map instanceof Map ? map.get('type') : null
+}
+
+const isOurs = (type) => typeof type === 'string' && (type.startsWith('Session') || CONTROL_RANK.includes(type))
+
+/** Whether a block is an entry or a control blob by its form. */
+function isBlob (cid, bytes) {
+  if (cid.code !== DAG_CBOR || cid.multihash.code !== SHA2_256) return false
+  let type = null
+  refusal(() => { type = typeOf(bytes) })
+  return isOurs(type)
 }
 
 /** The links of a DAG-CBOR block; what cannot be read has none. */
@@ -139,7 +155,8 @@ export class SessionFile {
       if (!matches(cid, bytes)) refuse('E_CID_MISMATCH', `${bytes.length} bytes given for ${name} hash to something else`)
       if (this.seen.has(name)) refuse('E_CAR_DUP', `${name} stands twice`)
       const expected = this.named.get(name)
-      if (expected === undefined) this.takeBlob(cid, name, bytes)
+      // By its form first: an entry or a control blob that an entry names as its payload or config is none the less what it is.
+      if (expected === undefined || isBlob(cid, bytes)) this.takeBlob(cid, name, bytes)
       else this.takeNamed(expected, cid, bytes)
     } catch (error) {
       if (!(error instanceof Reject)) throw error
@@ -166,10 +183,8 @@ export class SessionFile {
 
   takeBlob (cid, name, bytes) {
     if (cid.code !== DAG_CBOR || cid.multihash.code !== SHA2_256) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
-    const map = decodeOpen(bytes, DEPTH_BLOB).value
-    const type = map instanceof Map ? map.get('type') : null
-    const ours = typeof type === 'string' && (type.startsWith('Session') || CONTROL_RANK.includes(type))
-    if (!ours) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
+    const type = typeOf(bytes)
+    if (!isOurs(type)) refuse('E_CAR_ORDER', `${name} is named by nothing before it`)
     if (this.genesis === null && type !== 'SessionGenesis') refuse('E_CAR_ORDER', 'the genesis comes first')
     const blob = readBlob(bytes) // what cannot be read has no place: a fault of the file
     if (blob.isEntry) this.checkEntryPlace(blob)
@@ -235,8 +250,8 @@ export class SessionFile {
 
   /** Adds the files that a payload or a file names: what may follow it. */
   expectFiles (links) {
-    const read = (bytes, cid) => this.expectFiles(cid.code === DAG_PB ? pbLinks(bytes) : cid.code === DAG_CBOR ? cborLinks(bytes) : [])
-    for (const link of links) {
+    const read = (bytes, cid) => this.expectFiles(cid.code === DAG_PB ? pbLinks(bytes) : [])
+    for (const link of links.filter(isFile)) {
       const name = link.toString()
       this.files.add(name)
       if (!this.named.has(name)) this.named.set(name, { rank: 2, read })

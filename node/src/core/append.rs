@@ -12,7 +12,7 @@ use throughline_protocol::limits;
 use throughline_protocol::verify::{Ancestry, ChainState, VerifiedSegment, Verifier};
 use throughline_protocol::view::EntryDraft;
 use throughline_store::{
-    AdoptError, AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, SessionRow, Used,
+    AdoptError, AdoptOptions, Adopted, GuardUse, Idempotency, Naming, Reader, Scope, SessionRow, Used,
 };
 
 use super::base::{Standing, head_moved};
@@ -84,7 +84,7 @@ impl Node {
     ///
     /// # Errors
     /// `E_NOT_FOUND_YET`, `E_IDEMPOTENCY`, `E_HEAD_MOVED`, `E_FROZEN`, `E_RETIRED`, `E_FENCED`, `E_SEALED`, `E_NOT_HOLDER`, `E_REVOKED`, `E_CAP_MISSING`,
-    /// `E_SIGN_GUARD`, or what the schema or [`Stated`] refuses. Nothing is stored then.
+    /// `E_SIGN_GUARD`, `E_INPUT_NOT_FOUND` for a file that is not here, or what the schema or [`Stated`] refuses. Nothing is stored then.
     pub fn append(&self, request: &AppendRequest) -> Answer<Appended> {
         self.judge_if_owed(request.session)?;
         let turn = self.turn(request.session);
@@ -119,6 +119,7 @@ impl Node {
         let controls = self.warm().controls(&reader, standing.row.owner)?;
         let Standing { row, state } = standing;
         let segment = self.sign_entries(&reader, &row, state, &controls, &request.entries)?;
+        let links = links_of(&reader, request.session, segment.entries(), Naming::Brings)?.at_hand()?;
         let answer = answer_of(request.session, &segment, Use::of(request.dry_run));
         if request.dry_run {
             return Ok(Appended { answer, replayed: false });
@@ -132,7 +133,8 @@ impl Node {
                 result: answer.to_string().into_bytes(),
                 expires: None,
             }),
-            links: links_of(&reader, segment.entries())?,
+            links,
+            naming: Naming::Brings,
             summary: summary::after_extension(&reader, Some(&row), &segment)?,
             ..AdoptOptions::at(now())
         };

@@ -6,22 +6,25 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use throughline_protocol::block::{Decoded, Signed, sha256};
+use throughline_protocol::block::{Block, Decoded, Signed, sha256};
 use throughline_protocol::clock;
 use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::fork::{Controls, Mark};
-use throughline_protocol::id::{SessionId, UnixMillis};
+use throughline_protocol::id::{Cid, SessionId, UnixMillis};
 use throughline_protocol::payload::{Payload, Words};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::verify::{Prechecked, Pushed, VerifiedSegment, Verifier};
-use throughline_store::{AdoptOptions, Adopted, GuardUse, Idempotency, Reader, Scope, Used};
+use throughline_store::{
+    AdoptOptions, Adopted, GuardUse, Idempotency, Naming, PayloadState, Reader, Scope, Used,
+};
 
 use super::append::{Appended, Held, Use, answer_of, kept};
 use super::base::{Standing, head_moved, need_session};
 use super::evaluate::Arrived;
-use super::seal_up::{check_payloads, links_of};
+use super::files::Blocks;
+use super::seal_up::{blocks_of, check_payloads, links_of};
 use super::{Node, now, summary};
 use crate::api::error::{Answer, Problem};
 
@@ -45,7 +48,8 @@ impl Node {
     ///
     /// # Errors
     /// `E_HEAD_MOVED` with what to sign on; `E_NOT_HOLDER`, `E_FROZEN`, `E_RETIRED`, `E_SEALED`, `E_REVOKED`; `W_FUTURE` for an entry that is too far ahead of
-    /// this clock; `E_SCHEMA_EXCLUSIVE` for a payload that an earlier entry names; or what the verifier refuses.
+    /// this clock; `E_SCHEMA_EXCLUSIVE` for a payload that an earlier entry names; `E_INPUT_NOT_FOUND` for a payload, config block or file that is not
+    /// here for the session; `E_CID_CODEC` for a file that can be none; or what the verifier refuses.
     pub fn append_signed(&self, request: &SignedAppend) -> Answer<Appended> {
         let mut keys = VerifyingKeys::default();
         let signed = Signed::<Entry>::check(Arc::clone(&request.entry), &mut keys)?;
@@ -65,11 +69,49 @@ impl Node {
                 }
             }
         }
-        let checked = Prechecked::of(signed, request.payload.clone())?;
+        let payload = match &request.payload {
+            Some(payload) => Some(Arc::clone(payload)),
+            None => payload_here(&self.reader()?, request.session, signed.value())?,
+        };
+        let checked = Prechecked::of(signed, payload)?;
+        checked.check_files()?;
         if opens(checked.signed().value()) {
             return self.take_opening(request, checked, grants);
         }
         self.order(request, checked, grants)
+    }
+
+    /// Blocks that an entry names, as far as that is known, and that are not here for its session; at most `limit`.
+    ///
+    /// # Errors
+    /// What the entry or its payload is refused for.
+    pub fn lacking(&self, entry: &Arc<[u8]>, payload: Option<Arc<[u8]>>, limit: usize) -> Answer<Vec<Cid>> {
+        let entry = Signed::<Entry>::check(Arc::clone(entry), &mut VerifyingKeys::default())?;
+        let session = entry.value().session(entry.cid());
+        let reader = self.reader()?;
+        let payload = match payload {
+            Some(payload) => Some(payload),
+            None => payload_here(&reader, session, entry.value())?,
+        };
+        let absent = entry.value().payload.filter(|_| payload.is_none()).map(|payload| payload.cid.cid());
+        let checked = Prechecked::of(entry, payload)?;
+        let mut lacking: Vec<Cid> = absent.into_iter().collect();
+        for file in checked.files() {
+            let room = limit.saturating_sub(lacking.len());
+            lacking
+                .extend(blocks_of(&reader, session, *file, Naming::Nothing)?.lacking.into_iter().take(room));
+        }
+        Ok(lacking)
+    }
+
+    /// Stores blocks that came for a session, leased until an entry of it links them.
+    ///
+    /// # Errors
+    /// `E_STORE_FULL` where there is no room; when the disk refuses.
+    pub fn put_blocks(&self, session: SessionId, blocks: Vec<Block>) -> Answer<()> {
+        let mut put = Blocks::new(self, Some(session));
+        blocks.into_iter().try_for_each(|block| put.put(block))?;
+        put.finish().map(|_| ())
     }
 
     /// A handoff or the owner's seal: selection decides what it does.
@@ -128,6 +170,7 @@ impl Node {
         }
         let (segment, own) = self.place(&reader, &standing, checked, &grants)?;
         check_payloads(&reader, session, segment.entries())?;
+        let links = links_of(&reader, session, segment.entries(), Naming::Nothing)?.at_hand()?;
         let answer = answer_of(session, &segment, Use::of(request.dry_run));
         if request.dry_run {
             return Ok(Appended { answer, replayed: false });
@@ -142,7 +185,7 @@ impl Node {
                 expires: None,
             }),
             controls: grants,
-            links: links_of(&reader, segment.entries())?,
+            links,
             summary: summary::after_extension(&reader, Some(&standing.row), &segment)?,
             ..AdoptOptions::at(now())
         };
@@ -207,6 +250,18 @@ fn ts_before(reader: &Reader, entry: &Entry) -> Answer<UnixMillis> {
     let Some(prev) = entry.prev() else { return Ok(UnixMillis::default()) };
     let Some((_, stored)) = reader.entry(prev)? else { return Ok(UnixMillis::default()) };
     Ok(Decoded::<Entry>::decode(stored.bytes)?.value().ts)
+}
+
+/// The payload that an entry names, where its bytes were uploaded for the session before.
+fn payload_here(reader: &Reader, session: SessionId, entry: &Entry) -> Answer<Option<Arc<[u8]>>> {
+    let Some(named) = entry.payload else { return Ok(None) };
+    if !reader.is_here(session, &named.cid.cid())? {
+        return Ok(None);
+    }
+    Ok(match reader.payload(named.cid)? {
+        PayloadState::Present(bytes) => Some(bytes.into()),
+        PayloadState::Absent | PayloadState::Dropped => None,
+    })
 }
 
 /// What is said about an entry that was taken.

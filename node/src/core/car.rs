@@ -11,11 +11,13 @@ use throughline_protocol::code::Code;
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::id::{Cid, Codec, EntryCid, Seq, SessionId};
-use throughline_protocol::payload::Payload;
+use throughline_protocol::payload::{ConfigBlock, Payload};
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::unixfs;
 use throughline_protocol::verify::Prechecked;
-use throughline_store::{LinkBlocks, PayloadState, Reader, SessionRow, SideEntry, SideStatus, StoredEntry};
+use throughline_store::{
+    LinkBlocks, Naming, PayloadState, Reader, SessionRow, SideEntry, SideStatus, StoredEntry,
+};
 
 use super::Node;
 use super::base::need_session;
@@ -123,11 +125,12 @@ impl Node {
         let Extent { root, side } = extent(&reader, &row, evidence(&reader, session)?)?;
         let mut export = Export {
             reader: &reader,
+            session,
             words: if with_payloads { Words::Included } else { Words::LeftOut },
             out: Vec::with_capacity(SEND_BYTES * 2),
             send,
         };
-        let mut writer = export.begin(session, root)?;
+        let mut writer = export.begin(root)?;
         let mut side = side.into_iter().peekable();
         for stored in reader.entries(session, Seq::ZERO.next(), row.tip.seq)? {
             let stored = stored?;
@@ -183,7 +186,7 @@ impl<'n> Adopting<'n> {
             arrived: Arrived::default(),
             bytes: 0,
             bytes_max: node.config().limits.staging_bytes_max.min(BATCH_BYTES),
-            blocks: Blocks::new(node),
+            blocks: Blocks::new(node, Some(session)),
             files: BTreeSet::new(),
             adopted: 0,
             held,
@@ -257,7 +260,8 @@ impl<'n> Adopting<'n> {
         // Now that the blocks of files are here, the entries that name them keep them.
         let reader = self.node.reader()?;
         for (seq, root) in self.files {
-            let links = blocks_of(&reader, root)?.into_iter().map(|digest| (seq, digest)).collect();
+            let blocks = blocks_of(&reader, self.session, root, Naming::Nothing)?;
+            let links = blocks.digests.into_iter().map(|digest| (seq, digest)).collect();
             self.node.store().run(LinkBlocks { session: self.session, links })?;
         }
         Ok(self.adopted)
@@ -358,6 +362,7 @@ enum Words {
 /// A file on its way out.
 struct Export<'a> {
     reader: &'a Reader,
+    session: SessionId,
     words: Words,
     out: Vec<u8>,
     send: &'a mut dyn FnMut(Vec<u8>) -> Answer<()>,
@@ -365,7 +370,8 @@ struct Export<'a> {
 
 impl Export<'_> {
     /// Header, genesis and control blobs.
-    fn begin(&mut self, session: SessionId, root: EntryCid) -> Answer<SessionWriter> {
+    fn begin(&mut self, root: EntryCid) -> Answer<SessionWriter> {
+        let session = self.session;
         let mut controls: Vec<Signed<Control>> = Vec::new();
         for bytes in self.reader.controls_of_session(session)? {
             controls.push(Decoded::<Control>::decode(bytes)?.assume_signed());
@@ -374,9 +380,10 @@ impl Export<'_> {
             .reader
             .entry_at(session, Seq::ZERO)?
             .ok_or_else(|| Problem::new(Code::IndexCorrupt, "the genesis is not stored"))?;
-        let payload = self.payload_of(genesis.payload)?;
-        let blocks =
-            EntryBlocks { entry: &genesis.bytes, payload: payload.as_deref(), config: None, files: &[] };
+        let decoded = Decoded::<Entry>::decode(genesis.bytes.as_slice())?;
+        let payload = self.payload_of(decoded.value())?;
+        let payload = payload.as_ref().map(|payload| &payload.bytes()[..]);
+        let blocks = EntryBlocks { entry: &genesis.bytes, payload, config: None, files: &[] };
         let controls = controls.iter().map(|control| (control.value(), &control.bytes()[..]));
         Ok(SessionWriter::begin(&mut self.out, root, &blocks, controls))
     }
@@ -388,27 +395,21 @@ impl Export<'_> {
 
     /// An entry and what follows it.
     fn entry(&mut self, writer: &mut SessionWriter, stored: &StoredEntry) -> Answer<()> {
-        let payload = self.payload_of(stored.payload)?;
         let decoded = Decoded::<Entry>::decode(stored.bytes.as_slice())?;
-        let named =
-            if let Body::ModelResponse(response) = &decoded.value().body { response.config } else { None };
-        let config = named.filter(|_| self.words == Words::Included);
-        let config = config.map(|cid| self.reader.block(&cid.cid())).transpose()?.flatten();
+        let payload = self.payload_of(decoded.value())?;
+        let config = self.config_of(decoded.value())?;
         let blocks = EntryBlocks {
             entry: &stored.bytes,
-            payload: payload.as_deref(),
+            payload: payload.as_ref().map(|payload| &payload.bytes()[..]),
             config: config.as_deref(),
             files: &[],
         };
         writer.entry(&mut self.out, &blocks);
         self.send_if_full()?;
-        if let Some(bytes) = payload {
-            self.files(writer, &Payload::check(decoded.value(), bytes)?)?;
-        }
-        Ok(())
+        payload.map_or(Ok(()), |payload| self.files(writer, &payload))
     }
 
-    /// The files that a payload names, as far as they are held, root before children; a block at a time.
+    /// The files that a payload names, as far as they are here for the session, root before children; a block at a time.
     fn files(&mut self, writer: &mut SessionWriter, payload: &Payload) -> Answer<()> {
         let mut waiting = payload.files();
         waiting.reverse();
@@ -417,11 +418,12 @@ impl Export<'_> {
             if seen.len() >= FILE_BLOCKS_MAX || !seen.insert(cid) {
                 continue;
             }
+            if !self.reader.is_here(self.session, &cid)? {
+                continue;
+            }
             let Some(bytes) = self.reader.block(&cid)? else { continue };
             let block = Block::check(cid, Arc::<[u8]>::from(bytes))?;
-            if cid.codec() == Codec::DagPb {
-                waiting.extend(unixfs::links(block.bytes())?.into_iter().rev());
-            }
+            waiting.extend(unixfs::parts(&cid, block.bytes()).into_iter().rev());
             writer.file(&mut self.out, &block);
             self.send_if_full()?;
         }
@@ -435,12 +437,27 @@ impl Export<'_> {
         (self.send)(std::mem::take(&mut self.out))
     }
 
-    fn payload_of(&self, named: Option<EntryCid>) -> Answer<Option<Vec<u8>>> {
+    /// The payload of an entry. A block that is none by its form, though an entry names it as one, is not written as one.
+    fn payload_of(&self, entry: &Entry) -> Answer<Option<Payload>> {
+        let named = entry.payload.map(|payload| payload.cid);
+        Ok(self.words_of(named)?.and_then(|bytes| Payload::check(entry, bytes).ok()))
+    }
+
+    /// The config block of a response, as its payload.
+    fn config_of(&self, entry: &Entry) -> Answer<Option<Vec<u8>>> {
+        let named = if let Body::ModelResponse(response) = &entry.body { response.config } else { None };
+        let is_config = |bytes: &Vec<u8>| named.is_some_and(|cid| ConfigBlock::check(cid, bytes).is_ok());
+        Ok(self.words_of(named)?.filter(is_config))
+    }
+
+    fn words_of(&self, named: Option<EntryCid>) -> Answer<Option<Vec<u8>>> {
         match (named, self.words) {
-            (Some(cid), Words::Included) => Ok(match self.reader.payload(cid)? {
-                PayloadState::Present(bytes) => Some(bytes),
-                PayloadState::Absent | PayloadState::Dropped => None,
-            }),
+            (Some(cid), Words::Included) if self.reader.is_here(self.session, &cid.cid())? => {
+                Ok(match self.reader.payload(cid)? {
+                    PayloadState::Present(bytes) => Some(bytes),
+                    PayloadState::Absent | PayloadState::Dropped => None,
+                })
+            }
             _ => Ok(None),
         }
     }

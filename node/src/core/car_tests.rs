@@ -1,6 +1,10 @@
 use std::io::Write as _;
 
-use throughline_protocol::testing::{Built, SessionBuilder};
+use throughline_protocol::content::Block as Paragraph;
+use throughline_protocol::entry::{PayloadRef, UserMessage};
+use throughline_protocol::id::HashKind;
+use throughline_protocol::payload::{Attachment, UserWords, Words as Said};
+use throughline_protocol::testing::{Built, Party, SessionBuilder};
 
 use super::*;
 use crate::config::{Config, Overrides};
@@ -130,4 +134,137 @@ fn in_a_dispute_the_root_is_in_the_file() {
     }
     assert!(written.contains(&left.root), "{} of {written:?}", left.root);
     assert!(!written.contains(&other.head().entry.cid()));
+}
+
+/// A message that calls all of these a file.
+fn attach(session: &mut SessionBuilder, party: &Arc<Party>, cids: &[Cid]) {
+    let attachments = cids
+        .iter()
+        .map(|cid| Attachment { cid: *cid, size: 1, media_type: "text/plain".to_owned(), name: None })
+        .collect();
+    let words = UserWords {
+        body: vec![Paragraph::paragraph("b1", "see there")],
+        attachments,
+        ..UserWords::default()
+    };
+    session.append(party, Body::UserMessage(UserMessage::default()), Some(Said::UserMessage(words)));
+}
+
+/// A response that names `config` as its config block, and `payload`, if there is one, as its payload.
+fn respond(
+    session: &mut SessionBuilder,
+    party: &Arc<Party>,
+    config: Option<EntryCid>,
+    payload: Option<EntryCid>,
+) {
+    let template = {
+        let mut copy = session.clone().branch("template");
+        copy.response(party, "a template", &[]);
+        let built = copy.head().clone();
+        (built.entry.value().body.clone(), built.payload)
+    };
+    let (mut body, words) = template;
+    if let Body::ModelResponse(response) = &mut body {
+        response.config = config;
+    }
+    let (mut entry, _) = session.draft(party, body, None);
+    let own = words.as_ref().map(|bytes| PayloadRef { cid: EntryCid::of(bytes), size: bytes.len() as u64 });
+    entry.payload = payload.map(|cid| PayloadRef { cid, size: 100 }).or(own);
+    let words = words.filter(|_| payload.is_none());
+    session.push(party, entry, words).unwrap();
+}
+
+/// All that a session's file holds, and what each name in it may be taken for by somebody who wants to spoil the file.
+#[test]
+fn a_block_stands_in_a_file_once_as_what_it_is_whatever_names_it() {
+    let mut one = SessionBuilder::new("names");
+    let (owner, server) = (one.owner.clone(), one.server1.clone());
+    one.user(&owner, "clean up");
+    let mut other = one.clone().branch("other");
+    // Evidence that stands at the same seqs and above, so later in the file than what names it.
+    other.response(&server, "another history", &[]);
+    other.response(&server, "and more of it", &[]);
+    other.response(&server, "its end", &[]);
+    let words = one.entries()[1].payload.clone().unwrap();
+    let mut named: Vec<EntryCid> = other.entries().iter().map(|built| built.entry.cid()).collect();
+    named.extend(one.controls().iter().map(|control| EntryCid::of(control.bytes())));
+    named.push(EntryCid::of(&words));
+    named.push(EntryCid::of(other.head().payload.as_ref().unwrap()));
+    let files: Vec<Cid> = named
+        .iter()
+        .flat_map(|cid| {
+            [Codec::DagCbor, Codec::Raw, Codec::DagPb]
+                .map(|codec| Cid::from_parts(codec, HashKind::Sha256, *cid.digest()))
+        })
+        .collect();
+    for files in files.chunks(64) {
+        attach(&mut one, &owner, files);
+    }
+    for cid in &named {
+        respond(&mut one, &server, Some(*cid), None);
+        respond(&mut one, &server, None, Some(*cid));
+    }
+
+    let (_home, node) = node();
+    take(&node, &one);
+    take(&node, &other);
+    let (_away, importer) = self::node();
+    let mut before = exported(&node, one.session());
+    for node in [&node, &importer] {
+        let report = node.verify_car(before.path(), None, (PayloadUse::Present, Required::Nothing)).unwrap();
+        assert_eq!(report["verdict"], "forked", "{report}");
+        importer.take_car(before.path(), false).unwrap();
+        let after = exported(&importer, one.session());
+        assert!(std::fs::read(before.path()).unwrap() == std::fs::read(after.path()).unwrap());
+        before = after;
+        let mut digests = BTreeSet::new();
+        let mut reader = throughline_protocol::car::CarReader::new(throughline_protocol::car::CidForms::V1);
+        reader.push(&std::fs::read(before.path()).unwrap());
+        while let Some(event) = reader.next() {
+            if let throughline_protocol::car::CarEvent::Block(block) = event.unwrap() {
+                assert!(digests.insert(*block.cid().digest()), "{} stands twice", block.cid());
+            }
+        }
+        let _ = node;
+    }
+}
+
+/// The file of a public report: a message whose attachment is the genesis of its own session.
+#[test]
+fn a_session_whose_attachment_is_its_genesis_is_exported_as_it_came() {
+    let file = include_bytes!("../../../tests/cases/attachment-names-genesis.car");
+    let mut spool = tempfile::NamedTempFile::new().unwrap();
+    spool.write_all(file).unwrap();
+    let (_home, node) = node();
+    let answer = node.take_car(spool.path(), false).unwrap();
+    assert_eq!((&answer["verdict"], &answer["adopted"]), (&"valid".into(), &true.into()));
+    let session: SessionId = answer["session"].as_str().unwrap().parse().unwrap();
+    let again = exported(&node, session);
+    let report = node.verify_car(again.path(), None, (PayloadUse::Present, Required::Nothing)).unwrap();
+    assert_eq!(report["verdict"], "valid", "{report}");
+    assert!(std::fs::read(again.path()).unwrap() == file);
+}
+
+#[test]
+fn who_orders_an_entry_refuses_a_file_that_can_be_none() {
+    let mut session = SessionBuilder::new("refused");
+    let owner = session.owner.clone();
+    session.user(&owner, "clean up");
+    let (_home, node) = node();
+    take(&node, &session);
+    let cid = session.entries()[0].entry.cid().cid();
+    let blake = Cid::from_parts(Codec::Raw, HashKind::Blake2b256, *cid.digest());
+    for cid in [cid, blake] {
+        let mut session = session.clone();
+        attach(&mut session, &owner, &[cid]);
+        let built = session.head();
+        let request = super::super::SignedAppend {
+            session: session.session(),
+            entry: Arc::clone(built.entry.bytes()),
+            payload: built.payload.clone(),
+            grants: Vec::new(),
+            dry_run: false,
+        };
+        assert_eq!(node.append_signed(&request).unwrap_err().code(), Code::CidCodec);
+    }
 }

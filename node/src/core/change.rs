@@ -17,8 +17,8 @@ use throughline_protocol::verify::{
     Ancestry, ChainState, Prechecked, Pushed, VerifiedEntry, VerifiedSegment, Verifier,
 };
 use throughline_store::{
-    AdoptError, AdoptOptions, GuardUse, NewTail, PutSide, Reader, ReplaceTail, SessionRow, SessionState,
-    SetSelection, SideKept, SideLimits, SideStatus, StagingUse, StoreError, Summary,
+    AdoptError, AdoptOptions, GuardUse, Naming, NewTail, PutSide, Reader, ReplaceTail, SessionRow,
+    SessionState, SetSelection, SideKept, SideLimits, SideStatus, StagingUse, StoreError, Summary,
 };
 
 use super::evaluate::{Basis, Evaluated, Takeover};
@@ -331,7 +331,7 @@ impl Move<'_> {
     /// What goes with a part; the summary with the last one.
     fn options(&self, segment: &VerifiedSegment, part: Part) -> Answer<AdoptOptions> {
         Ok(AdoptOptions {
-            links: links_of(self.reader, segment.entries())?,
+            links: links_of(self.reader, segment.session(), segment.entries(), Naming::Nothing)?.links,
             state: self.next_state(segment.after()),
             staging: if part == Part::Last { self.staging } else { StagingUse::Keep },
             summary: (part == Part::Last).then(|| self.summary.clone()),

@@ -14,7 +14,7 @@ use throughline_protocol::payload::{GenesisWords, PayloadDraft, Words};
 use throughline_protocol::verify::{NoIndex, VerifiedSegment, Verifier};
 use throughline_protocol::view::EntryDraft;
 use throughline_store::{
-    AdoptError, AdoptOptions, Adopted, GuardUse, Idempotency, Pin, PinDepth, Reader, Scope, Used,
+    AdoptError, AdoptOptions, Adopted, GuardUse, Idempotency, Naming, Pin, PinDepth, Reader, Scope, Used,
 };
 
 use super::append::{AppendRequest, Appended, Use, answer_of, kept, refused, used_otherwise};
@@ -236,6 +236,7 @@ impl Node {
                 .map_err(|problem| problem.with("entry", at))?;
         }
         let segment = verifier.finish()?.ok_or(Code::Internal)?;
+        links_of(&reader, session, segment.entries(), Naming::Brings)?.at_hand()?;
         let answer = answer_of(session, &segment, use_of);
         if use_of == Use::DryRun {
             return Ok(Appended { answer, replayed: false });
@@ -273,7 +274,8 @@ impl Node {
                     expires: None,
                 }),
                 judged_under: Some((owner, reader.owner_digest(owner)?)),
-                links: links_of(&reader, segment.entries())?,
+                links: links_of(&reader, segment.session(), segment.entries(), Naming::Brings)?.links,
+                naming: Naming::Brings,
                 summary: summary::after_extension(&reader, None, segment)?,
                 pin: self.own_pin(),
                 ..AdoptOptions::at(now())

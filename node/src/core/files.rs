@@ -6,11 +6,12 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use sha2::{Digest as _, Sha256};
 use throughline_protocol::block::Block;
 use throughline_protocol::code::Code;
-use throughline_protocol::id::{Cid, Codec, UnixMillis};
+use throughline_protocol::id::{Cid, Codec, EntryCid, SessionId, UnixMillis};
 use throughline_protocol::limits;
 use throughline_protocol::unixfs::{FileBuilder, FileReader, Layout, Step};
-use throughline_store::{PutBlock, Reader, StoreError, Stored};
+use throughline_store::{Naming, PutBlock, Reader, StoreError, Stored};
 
+use super::seal_up::blocks_of;
 use super::{Node, now};
 use crate::api::error::{Answer, Problem};
 
@@ -46,14 +47,16 @@ pub struct Incoming {
 /// Blocks on their way into the store: some share a commit, and only so many are in memory at a time.
 pub(super) struct Blocks {
     node: Node,
+    /// The session that they come for, if it is known.
+    session: Option<SessionId>,
     in_flight: VecDeque<Receiver<Result<Stored, StoreError>>>,
     count: u64,
     last: Stored,
 }
 
 impl Blocks {
-    pub(super) fn new(node: &Node) -> Self {
-        Blocks { node: node.clone(), in_flight: VecDeque::new(), count: 0, last: Stored::Held }
+    pub(super) fn new(node: &Node, session: Option<SessionId>) -> Self {
+        Blocks { node: node.clone(), session, in_flight: VecDeque::new(), count: 0, last: Stored::Held }
     }
 
     /// Stores a block, leased until an entry links it.
@@ -67,7 +70,8 @@ impl Blocks {
         let at = now();
         let until = UnixMillis::new(at.get() + LEASE_MS).unwrap_or(at);
         let (reply, stored) = sync_channel(1);
-        self.node.store().submit(PutBlock::bytes(block, at, until), move |outcome| {
+        let put = self.session.into_iter().fold(PutBlock::bytes(block, at, until), PutBlock::received_for);
+        self.node.store().submit(put, move |outcome| {
             // Nobody waits any more when an earlier block was refused.
             let _ = reply.send(outcome);
         })?;
@@ -96,23 +100,37 @@ impl Blocks {
 }
 
 impl Node {
-    /// Begins a file.
+    /// Begins a file that comes for a session, if one is named: it is here for that one then, before any entry of it names the file.
     #[must_use]
-    pub fn begin_file(&self) -> Incoming {
+    pub fn begin_file(&self, session: Option<SessionId>) -> Incoming {
         Incoming {
             builder: FileBuilder::new(Layout::THROUGHLINE),
             hasher: Sha256::new(),
             size_bytes: 0,
-            blocks: Blocks::new(self),
+            blocks: Blocks::new(self, session),
         }
+    }
+
+    /// Whether all blocks of a file are here: for a session, or for anybody on this machine.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn has_file(&self, session: Option<SessionId>, cid: Cid) -> Answer<bool> {
+        let reader = self.reader()?;
+        let (of, naming) = match session {
+            Some(session) => (session, Naming::Nothing),
+            // Under this naming no session is asked.
+            None => (SessionId::of_genesis(EntryCid::from_digest([0; 32])), Naming::Brings),
+        };
+        Ok(blocks_of(&reader, of, cid, naming)?.lacking.is_empty())
     }
 
     /// Stores a whole file.
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn put_file(&self, bytes: &[u8]) -> Answer<StoredBlob> {
-        let mut incoming = self.begin_file();
+    pub fn put_file(&self, bytes: &[u8], session: Option<SessionId>) -> Answer<StoredBlob> {
+        let mut incoming = self.begin_file(session);
         for chunk in bytes.chunks(limits::FILE_CHUNK_BYTES) {
             incoming.push(chunk)?;
         }

@@ -19,7 +19,7 @@ use throughline_protocol::transcript::import::{
     Signing, SourceRole,
 };
 use throughline_protocol::verify::{Ancestry as _, Prechecked, Pushed, Verifier};
-use throughline_store::{AdoptOptions, GuardUse, Idempotency, PayloadState, PutAnswer, Scope};
+use throughline_store::{AdoptOptions, GuardUse, Idempotency, Naming, PayloadState, PutAnswer, Scope};
 use zeroize::Zeroizing;
 
 use super::append::Held;
@@ -228,7 +228,7 @@ impl<'n> Run<'n> {
         if self.request.dry_run || offset >= end {
             return file_cid(spool, offset, end.saturating_sub(offset));
         }
-        let mut incoming = self.node.begin_file();
+        let mut incoming = self.node.begin_file(None);
         let length = for_each_chunk(spool, offset, end - offset, |chunk| incoming.push(chunk))?;
         Ok((incoming.finish()?.cid, length))
     }
@@ -319,7 +319,7 @@ impl<'n> Run<'n> {
     fn put_blobs(&mut self, draft: &Draft) -> Answer<()> {
         for blob in &draft.blobs {
             if self.attachments.insert(blob.cid) && !self.request.dry_run {
-                self.node.put_file(&blob.bytes)?;
+                self.node.put_file(&blob.bytes, None)?;
             }
         }
         Ok(())
@@ -391,7 +391,8 @@ impl<'n> Run<'n> {
                 let options = AdoptOptions {
                     guard: GuardUse::Signed(self.node.principal()),
                     idempotency: record,
-                    links: links_of(&reader, segment.entries())?,
+                    links: links_of(&reader, session, segment.entries(), Naming::Brings)?.links,
+                    naming: Naming::Brings,
                     summary: summary::after_extension(&reader, row.as_ref(), &segment)?,
                     pin: if row.is_none() { self.node.own_pin() } else { None },
                     ..AdoptOptions::at(now())

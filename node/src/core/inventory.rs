@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use throughline_protocol::block::Decoded;
 use throughline_protocol::entry::Entry;
-use throughline_protocol::id::{Cid, Codec, EntryCid, HashKind, Seq, SessionId};
+use throughline_protocol::id::{Cid, Codec, EntryCid, Seq, SessionId};
 use throughline_protocol::payload::Payload;
-use throughline_protocol::verify::{Inventory, LinkCounts, Links, links_of};
+use throughline_protocol::unixfs;
+use throughline_protocol::verify::{Inventory, LinkCounts, Links};
 use throughline_store::{PayloadState, Reader};
 
 use super::Node;
@@ -17,16 +18,15 @@ use crate::api::error::{Answer, Problem};
 /// Sessions that a check lists as lacking something.
 const LACKING_SESSIONS_MAX: usize = 100;
 
-/// What a block links that is here for a session; none: it is not here. The one place that says what *here* means for config blocks
-/// and files.
-pub(crate) fn links_here(reader: &Reader, _session: SessionId, cid: &Cid) -> Answer<Option<Vec<Cid>>> {
-    if cid.hash_kind() != HashKind::Sha256 {
+/// What a block of a file links that is here for a session; none: it is not here. A config block links nothing.
+pub(crate) fn links_here(reader: &Reader, session: SessionId, cid: &Cid) -> Answer<Option<Vec<Cid>>> {
+    if !reader.is_here(session, cid)? {
         return Ok(None);
     }
-    if cid.codec() == Codec::DagPb {
-        return Ok(reader.block(cid)?.map(|bytes| links_of(cid, &bytes)));
+    if cid.codec() != Codec::DagPb {
+        return Ok(Some(Vec::new()));
     }
-    Ok(reader.find(cid)?.is_some().then(Vec::new))
+    Ok(reader.block(cid)?.map(|bytes| unixfs::parts(cid, &bytes)))
 }
 
 /// What all sessions here name, and those that lack something of it.

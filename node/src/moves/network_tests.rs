@@ -79,7 +79,7 @@ async fn a_session_that_this_node_never_heard_of_is_found_at_a_peer_and_moved() 
 fn with_a_lost_file(bench: &Bench) -> (SessionId, Cid, Vec<u8>) {
     let session = bench.session(1);
     let (kept, lost) = (vec![3; 40_000], vec![7; 50_000]);
-    let files = [&kept, &lost].map(|bytes| bench.a.put_file(bytes).unwrap());
+    let files = [&kept, &lost].map(|bytes| bench.a.put_file(bytes, Some(session)).unwrap());
     // Before anybody else can hear of it.
     let mut below = vec![bench.a.dirs().data().join("payloads")];
     let mut removed = 0;
@@ -128,7 +128,7 @@ async fn a_file_that_nobody_has_stops_no_move_and_comes_later_from_anyone() {
     append(&bench.b, session, "carrying on").unwrap();
 
     // Somebody finds it again.
-    bench.d.put_file(&bytes).unwrap();
+    bench.d.put_file(&bytes, Some(session)).unwrap();
     let from = vec![bench.d.principal().to_string()];
     let (payloads, mode) = (Wanted::All, Use::Adopt);
     let request = FetchRequest { session, from, payloads, idle: None, mode, peers_min: 1 };

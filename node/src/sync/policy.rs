@@ -11,19 +11,20 @@
 //! session that is not for the asker answers exactly as one that is not here. It must never believe who an asker says it
 //! is: only a peer proof names a principal.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use libp2p::PeerId;
 use throughline_protocol::block::{Decoded, Signed};
 use throughline_protocol::clock::Apart;
 use throughline_protocol::control::{Control, Role};
-use throughline_protocol::entry::Class;
+use throughline_protocol::entry::{Body, Class, Entry};
 use throughline_protocol::fork::{Controls, Mark};
-use throughline_protocol::id::{AgentIri, Principal, Seq, SessionId};
+use throughline_protocol::id::{AgentIri, Cid, Principal, Seq, SessionId};
+use throughline_protocol::payload::Payload;
 use throughline_protocol::verify::ChainState;
 use throughline_protocol::wire::WireError;
-use throughline_store::{Found, Lane, Reader, SessionRow};
+use throughline_store::{Found, Lane, PayloadState, Reader, SessionRow};
 
 use super::published::{Classes, published};
 use crate::api::error::{Answer, Problem};
@@ -194,23 +195,12 @@ pub(super) struct Gate<'a> {
     pub(super) targets: &'a Targets,
     pub(super) classes: &'a Classes,
     pub(super) owners: BTreeMap<Principal, Controls>,
-    /// Whether all of a session may be seen, as far as that was asked for blocks that it links.
-    wholes: BTreeMap<SessionId, bool>,
-    /// Whether a block may be had that other sessions link too.
-    shared: BTreeMap<[u8; 32], bool>,
+    /// What may be seen of a session, as far as that was asked for blocks that it brought.
+    reaches: BTreeMap<SessionId, Reach>,
 }
 
-/// What a gate remembers of sessions and of blocks, each: beyond that it is found out again. An answer may be about a million entries
-/// that link the same few blocks, and a block may be linked by all sessions.
+/// What a gate remembers of sessions: beyond that it is found out again. A block may be brought by all of them.
 const REMEMBERED_MAX: usize = 16_384;
-
-fn remember<K: Ord>(known: &mut BTreeMap<K, bool>, key: K, allowed: bool) -> bool {
-    if known.len() >= REMEMBERED_MAX {
-        known.clear();
-    }
-    known.insert(key, allowed);
-    allowed
-}
 
 impl<'a> Gate<'a> {
     pub(super) fn new(
@@ -219,15 +209,7 @@ impl<'a> Gate<'a> {
         targets: &'a Targets,
         classes: &'a Classes,
     ) -> Self {
-        Gate {
-            reader,
-            asker,
-            targets,
-            classes,
-            owners: BTreeMap::new(),
-            wholes: BTreeMap::new(),
-            shared: BTreeMap::new(),
-        }
+        Gate { reader, asker, targets, classes, owners: BTreeMap::new(), reaches: BTreeMap::new() }
     }
 
     /// The owner's capabilities and tombstones that are held, and the grants of this owner that the asker brought.
@@ -312,50 +294,73 @@ impl<'a> Gate<'a> {
         Ok((allowed != Reach::Nothing).then_some(Seen { view, reach: allowed }))
     }
 
-    /// Whether the asker may have a payload of a session that it may see: others that link it too decide with it.
-    pub(super) fn payload(&mut self, digest: &[u8; 32]) -> Answer<bool> {
-        if let Some(known) = self.shared.get(digest) {
+    /// What the asker may see of a session that brought a block.
+    fn reach_of(&mut self, session: SessionId) -> Answer<Reach> {
+        if let Some(known) = self.reaches.get(&session) {
             return Ok(*known);
         }
-        let sessions = self.reader.linkers(digest)?;
-        let is_shared = sessions.len() > 1;
-        let allowed = !is_shared || self.block(&Found::Block { sessions, size_bytes: 0 }, None)?;
-        Ok(remember(&mut self.shared, *digest, allowed))
-    }
-
-    /// Whether the asker may see all of a session. Where in it a block is linked is not known, so nothing less will do.
-    fn whole(&mut self, session: SessionId) -> Answer<bool> {
-        if let Some(known) = self.wholes.get(&session) {
-            return Ok(*known);
+        let reach = match self.session(session)? {
+            Some(seen) if within(&seen, seen.view.row.tip.seq) => Reach::Whole,
+            Some(seen) => seen.reach,
+            None => Reach::Nothing,
+        };
+        if self.reaches.len() >= REMEMBERED_MAX {
+            self.reaches.clear();
         }
-        let seen = self.session(session)?;
-        let allowed = seen.is_some_and(|seen| within(&seen, seen.view.row.tip.seq));
-        Ok(remember(&mut self.wholes, session, allowed))
+        self.reaches.insert(session, reach);
+        Ok(reach)
     }
 
-    /// Whether the asker may have a block: under every session that links it, the strictest one decides. A block that nothing
-    /// links is for the owner's own nodes.
-    pub(super) fn block(&mut self, found: &Found, own: Option<Principal>) -> Answer<bool> {
-        match found {
-            Found::Entry { session, seq, lane } => {
-                let Some(seen) = self.session(*session)? else { return Ok(false) };
-                Ok(*lane == Lane::Main && within(&seen, *seq))
+    /// Whether the asker may have a block: under one of the sessions that brought it, by what it may see of that one (R-FI-7). `parts` are
+    /// those of the files that it was given before.
+    pub(super) fn block(&mut self, cid: &Cid, parts: &BTreeSet<Cid>) -> Answer<bool> {
+        match self.reader.find(cid)? {
+            Some(Found::Entry { session, seq, lane }) => {
+                let seen = self.session(session)?;
+                let is_shown = lane == Lane::Main && seen.is_some_and(|seen| within(&seen, seq));
+                Ok(is_shown || self.ended(session)?.is_some_and(|opening| opening.cid.cid() == *cid))
             }
-            Found::Control { .. } => Ok(false),
-            Found::Block { sessions, .. } if sessions.is_empty() => match own {
-                Some(owner) => Ok(self.party_to(owner)? <= Party::Device),
-                None => Ok(false),
-            },
-            Found::Block { sessions, .. } => {
-                for session in sessions {
-                    if !self.whole(*session)? {
-                        return Ok(false);
+            None | Some(Found::Control { .. }) => Ok(false),
+            Some(Found::Block { .. }) => {
+                for session in self.reader.bringing(cid.digest())? {
+                    let allowed = match self.reach_of(session)? {
+                        Reach::Whole => true,
+                        Reach::Through(limit) => {
+                            parts.contains(cid) || is_named_through(self.reader, session, cid, limit)?
+                        }
+                        Reach::Nothing => false,
+                    };
+                    if allowed {
+                        return Ok(true);
                     }
                 }
-                Ok(true)
+                Ok(false)
             }
         }
     }
+}
+
+/// Whether an entry of the published part itself names a block: what lies beside the chain, or was cut, has a seq too.
+fn is_named_through(reader: &Reader, session: SessionId, cid: &Cid, limit: Mark) -> Answer<bool> {
+    for seq in reader.linking_seqs(session, cid.digest())?.range(..=limit.seq.get()) {
+        let Some(stored) = reader.entry_at(session, Seq::new(*seq)?)? else { continue };
+        let payload = match stored.payload {
+            Some(named) if named.digest() == cid.digest() => return Ok(true),
+            Some(named) if reader.is_here(session, &named.cid())? => reader.payload(named)?,
+            Some(_) | None => PayloadState::Absent,
+        };
+        let entry = Decoded::<Entry>::decode(stored.bytes)?;
+        let config = if let Body::ModelResponse(said) = &entry.value().body { said.config } else { None };
+        let mut named: Vec<Cid> = config.map(|config| config.cid()).into_iter().collect();
+        if let PayloadState::Present(bytes) = payload {
+            // Words that do not fit the entry name nothing.
+            named.extend(Payload::check(entry.value(), bytes).map(|words| words.files()).unwrap_or_default());
+        }
+        if named.iter().any(|file| file.digest() == cid.digest()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn within(seen: &Seen, seq: Seq) -> bool {

@@ -317,9 +317,9 @@ async fn files_come_with_their_parts_and_only_to_readers() {
         let (a, b) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
         let stranger = TestNode::stranger(TCP).await;
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        let file = a.node.put_file(&bytes).unwrap();
-        assert!(file.blocks > 10);
         let mut builder = SessionBuilder::new("with a file");
+        let file = a.node.put_file(&bytes, Some(builder.session())).unwrap();
+        assert!(file.blocks > 10);
         let server = builder.server1.clone();
         let attachment = Attachment {
             cid: file.cid,
@@ -371,7 +371,7 @@ async fn what_the_first_peer_lacks_comes_later_from_anyone() {
         let mut builder = SessionBuilder::new("with files");
         let server = builder.server1.clone();
         let bytes: Vec<u8> = (0..2_000_000_u32).map(|at| u8::try_from(at % 241).unwrap()).collect();
-        let file = b.node.put_file(&bytes).unwrap();
+        let file = b.node.put_file(&bytes, Some(builder.session())).unwrap();
         let nobodys = Cid::sha256(Codec::Raw, b"a file that nobody has");
         let attachment = |cid, size| Attachment {
             cid,

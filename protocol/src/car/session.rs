@@ -124,7 +124,7 @@ struct Last {
     payload: Option<Cid>,
     config: Option<Cid>,
     slot: Slot,
-    /// Links of the payload and of files: what a file block may be.
+    /// Links of the payload and of files that can be files: what a file block may be.
     named: BTreeSet<Cid>,
 }
 
@@ -206,14 +206,22 @@ impl SessionReader {
         if self.stage == Stage::Genesis {
             return self.genesis(block);
         }
-        if let Some(item) = self.attached(&block)? {
-            self.remember(cid);
-            return Ok(item);
+        // By its form first: an entry or a control blob that an entry names as its payload or config is none the less what it is.
+        let word = Self::session_type(&block);
+        match word.as_ref().map(Option::as_deref) {
+            Ok(Some("Capability" | "CapabilityTombstone" | "Ref")) => return self.control(block),
+            Ok(Some(word)) if word.starts_with("Session") => return self.entry(block),
+            Ok(_) | Err(_) => {}
         }
-        match Self::session_type(&block)?.as_deref() {
-            Some("Capability" | "CapabilityTombstone" | "Ref") => self.control(block),
-            Some(word) if word.starts_with("Session") => self.entry(block),
-            _ => Err(order(format!("{} is named by nothing before it", cid.short()))),
+        match self.attached(&block)? {
+            Some(item) => {
+                self.remember(cid);
+                Ok(item)
+            }
+            None => {
+                word?;
+                Err(order(format!("{} is named by nothing before it", cid.short())))
+            }
         }
     }
 
@@ -330,7 +338,7 @@ impl Last {
                     links(&value, &mut self.named);
                 }
             }
-            Codec::DagPb => self.named.extend(unixfs::links(block.bytes()).unwrap_or_default()),
+            Codec::DagPb => self.named.extend(unixfs::parts(&block.cid(), block.bytes())),
         }
         if self.named.len() > NAMED_MAX {
             let what = format!("{} names more than {NAMED_MAX} blocks", self.cid.short());
@@ -354,12 +362,12 @@ fn config_of(entry: &Entry) -> Option<EntryCid> {
 
 fn links(value: &Value<'_>, out: &mut BTreeSet<Cid>) {
     match value {
-        Value::Link(cid) => {
+        Value::Link(cid) if cid.is_file() => {
             out.insert(*cid);
         }
         Value::List(items) => items.iter().for_each(|item| links(item, out)),
         Value::Map(map) => map.iter().for_each(|(_, value)| links(value, out)),
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Bytes(_) | Value::Text(_) => {}
+        Value::Link(_) | Value::Null | Value::Bool(_) | Value::Int(_) | Value::Bytes(_) | Value::Text(_) => {}
     }
 }
 

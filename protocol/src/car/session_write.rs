@@ -24,10 +24,14 @@ pub struct EntryBlocks<'a> {
 /// Writes a session's CAR, in order and without a block that stands twice. Bytes are appended to a buffer that the caller
 /// may empty between calls.
 ///
-/// Memory: the CIDs of payloads, configs and files, since an exact answer to "was it written" needs them.
+/// What can be no file is left out (R-FI-4). Payloads and configs come from a caller that read them as such: an entry that is named as
+/// one stands in its own place.
+///
+/// Memory: the hashes of payloads, configs and files, since an exact answer to "was it written" needs them. Hashes and not CIDs: a
+/// store has one block for a hash, whichever codecs name it.
 #[derive(Debug, Default)]
 pub struct SessionWriter {
-    written: BTreeSet<Cid>,
+    written: BTreeSet<[u8; 32]>,
 }
 
 impl SessionWriter {
@@ -51,15 +55,15 @@ impl SessionWriter {
         for bytes in [blocks.payload, blocks.config].into_iter().flatten() {
             self.payload(out, bytes);
         }
-        for file in blocks.files {
-            self.once(out, file.cid(), file.bytes());
-        }
+        blocks.files.iter().for_each(|file| self.file(out, file));
     }
 
     /// Writes a block of a file that the payload of the last entry names, unless it was written before: for callers that
     /// do not hold all of [`EntryBlocks::files`] at a time.
     pub fn file(&mut self, out: &mut Vec<u8>, block: &Block) {
-        self.once(out, block.cid(), block.bytes());
+        if block.cid().is_file() {
+            self.once(out, block.cid(), block.bytes());
+        }
     }
 
     /// Writes a payload or config block, unless it was written before.
@@ -78,7 +82,7 @@ impl SessionWriter {
     }
 
     fn once(&mut self, out: &mut Vec<u8>, cid: Cid, bytes: &[u8]) {
-        if self.written.insert(cid) {
+        if self.written.insert(*cid.digest()) {
             write_block(out, &cid, bytes);
         }
     }

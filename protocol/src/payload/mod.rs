@@ -197,16 +197,36 @@ impl Payload {
         if let Words::UserMessage(words) = &self.words { &words.attachments } else { &[] }
     }
 
-    /// The files that it names: attachments, media, the bytes that an import was made from.
+    /// The files that it names: attachments, media, the bytes that an import was made from. A link that can be no file is left out.
     #[must_use]
     pub fn files(&self) -> Vec<Cid> {
+        self.file_links().filter(Cid::is_file).collect()
+    }
+
+    /// Refuses words that call something a file that can be none. Whoever signs or orders them looks; what is in order stands.
+    ///
+    /// # Errors
+    /// `E_CID_CODEC`.
+    pub fn check_files(&self) -> Result<(), Reject> {
+        match self.file_links().find(|cid| !cid.is_file()) {
+            None => Ok(()),
+            Some(cid) => {
+                let what =
+                    format!("expected a file to be named by a raw or dag-pb CID under sha2-256, got {cid}");
+                Err(Reject::new(Code::CidCodec, what))
+            }
+        }
+    }
+
+    /// All that it calls a file.
+    fn file_links(&self) -> impl Iterator<Item = Cid> {
         let attached = self.attachments().iter().map(|attachment| attachment.cid);
         let shown = self
             .content()
             .iter()
             .filter_map(|content| if let Content::Media(media) = content { Some(media.cid) } else { None });
         let imported = self.import_report().map(|report| report.segments.iter().map(|segment| segment.cid));
-        attached.chain(shown).chain(imported.into_iter().flatten()).collect()
+        attached.chain(shown).chain(imported.into_iter().flatten())
     }
 
     /// The record that the entry was imported from.

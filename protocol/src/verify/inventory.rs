@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::block::Block;
 use crate::entry::{Body, Entry, Note};
-use crate::id::{Cid, Codec, EntryCid, HashKind};
+use crate::id::{Cid, EntryCid};
 use crate::unixfs;
 
 /// Absent payloads and redactions that are told apart; beyond it an absent payload counts as missing.
@@ -90,7 +90,7 @@ impl Links {
                 None => self.absent_more += 1,
             }
         }
-        for file in files.unwrap_or_default().iter().filter(|file| is_file(file)) {
+        for file in files.unwrap_or_default().iter().filter(|file| file.is_file()) {
             if self.files.len() < NAMED_MAX {
                 self.files.insert(*file);
             }
@@ -166,21 +166,6 @@ impl Inventory {
     }
 }
 
-/// Whether a link may be one to a file: raw bytes, or the root of a UnixFS graph, under a hash that blocks are kept by.
-#[must_use]
-pub fn is_file(cid: &Cid) -> bool {
-    matches!(cid.codec(), Codec::Raw | Codec::DagPb) && cid.hash_kind() == HashKind::Sha256
-}
-
-/// What a block of a file links; one that is no node of a graph links nothing.
-#[must_use]
-pub fn links_of(cid: &Cid, bytes: &[u8]) -> Vec<Cid> {
-    match cid.codec() {
-        Codec::DagPb => unixfs::links(bytes).unwrap_or_default(),
-        Codec::Raw | Codec::DagCbor => Vec::new(),
-    }
-}
-
 /// Config blocks and blocks of files that were read from somewhere once, by what they link.
 #[derive(Clone, Debug, Default)]
 pub struct BlocksRead(BTreeMap<Cid, Box<[Cid]>>);
@@ -189,7 +174,7 @@ impl BlocksRead {
     /// Notes a block.
     pub fn note(&mut self, block: &Block) {
         if self.0.len() < BLOCKS_MAX {
-            let links = links_of(&block.cid(), block.bytes());
+            let links = unixfs::parts(&block.cid(), block.bytes());
             self.0.insert(block.cid(), links.into());
         }
     }

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 
 use super::*;
+use crate::id::Codec;
 
 fn cid(number: usize) -> Cid {
     let codec = if number.is_multiple_of(4) { Codec::Raw } else { Codec::DagPb };
@@ -44,11 +45,4 @@ proptest! {
             prop_assert!(times == 1 || !here.contains_key(&cid), "a block that is here is read once");
         }
     }
-}
-
-#[test]
-fn a_link_of_another_form_is_no_file() {
-    assert!(is_file(&Cid::sha256(Codec::Raw, b"a")) && is_file(&Cid::sha256(Codec::DagPb, b"a")));
-    assert!(!is_file(&Cid::sha256(Codec::DagCbor, b"a")));
-    assert!(!is_file(&Cid::from_parts(Codec::Raw, HashKind::Blake2b256, [7; 32])));
 }

@@ -35,7 +35,7 @@ mod verdict;
 
 pub use crate::fork::{Controls, Cut};
 pub use audit::{Auditor, NotLinear, RETAINED_MAX};
-pub use inventory::{BlocksRead, Inventory, LACKING_MAX, LinkCounts, Links, is_file, links_of};
+pub use inventory::{BlocksRead, Inventory, LACKING_MAX, LinkCounts, Links};
 pub use links::{Ancestry, NoIndex, UNSETTLED_MAX, UnsettledLink, WINDOW_MAX};
 pub use report::{
     Branch, Check, Checks, Counts, EPOCHS_MAX, Flaw, Fork, MODELS_MAX, ModelPart, Problem, Rank, Report,

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::state::ChainState;
 use crate::block::Signed;
+use crate::code::Reject;
 use crate::entry::Entry;
 use crate::fork::Mark;
 use crate::id::{Cid, SessionId};
@@ -30,6 +31,8 @@ pub struct VerifiedEntry {
 pub(super) struct Named {
     /// Config and files.
     pub(super) files: Vec<Cid>,
+    /// Why one of its files can be none.
+    pub(super) no_file: Option<Reject>,
     pub(super) title: Option<String>,
 }
 

@@ -59,6 +59,7 @@ impl Prechecked {
             let payload = Payload::check(signed.value(), Arc::clone(payload))
                 .map_err(|reject| reject.within(&signed.cid().short()))?;
             named.files.extend(payload.files());
+            named.no_file = payload.check_files().err();
             named.title = payload.title().map(str::to_owned);
         }
         Ok(Prechecked { signed, payload, named })
@@ -68,6 +69,14 @@ impl Prechecked {
     #[must_use]
     pub fn files(&self) -> &[Cid] {
         &self.named.files
+    }
+
+    /// As [`Payload::check_files`], if its payload came along.
+    ///
+    /// # Errors
+    /// `E_CID_CODEC`.
+    pub fn check_files(&self) -> Result<(), Reject> {
+        self.named.no_file.clone().map_or(Ok(()), Err)
     }
 
     /// The title that its payload sets, if that came along.

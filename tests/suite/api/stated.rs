@@ -172,11 +172,19 @@ async fn a_file_has_the_size_that_is_stated_and_a_name_that_is_no_path() {
         chain.goes_on(attached(file(length, "a..b.txt"))).await;
         chain.goes_on(answered(media(length, "a.txt"))).await;
     }
-    // What is not held may come later: nothing is known of it.
-    let absent = throughline_protocol::id::EntryCid::of(b"nothing").to_string();
-    let mut message = trigger("see");
-    message["attachments"] = json!([{"cid": absent, "size": 5, "mediaType": "text/plain"}]);
-    chain.goes_on(message).await;
+    let attached = |cid: throughline_protocol::id::Cid| {
+        let mut message = trigger("see");
+        message["attachments"] = json!([{"cid": cid.to_string(), "size": 5, "mediaType": "text/plain"}]);
+        message
+    };
+    let absent = throughline_protocol::id::EntryCid::of(b"nothing").cid();
+    let raw = throughline_protocol::id::Codec::Raw;
+    let file = throughline_protocol::id::Cid::sha256(raw, b"nothing");
+    let path = format!("/v1/sessions/{}/entries", chain.session);
+    let body = json!({"base": chain.head, "entry": attached(file)});
+    let (status, refused) = home.post_as(&path, "absent", &body).await;
+    assert_eq!((status, code(&refused)), (400, "E_INPUT_NOT_FOUND"), "{refused}");
+    chain.refuses(attached(absent), "E_CID_CODEC", &absent.to_string()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -164,6 +164,8 @@ pub(super) const PAYLOADS_CHECKED: Parameter =
 pub(super) const REFERENCE: Parameter =
     of("s", Takes::Text, "A session's id, the beginning of one, an `hm://` reference or a ticket");
 pub(super) const REVERSE: Parameter = of("reverse", Takes::Flag, "The newest first");
+pub(super) const OF_SESSION: Parameter =
+    of("session", Takes::Text, "The session that the file is for, a draft too: its full CID");
 pub(super) const SESSION: Parameter = of("session", Takes::Text, "Only this session: its full CID");
 pub(super) const STATE: Parameter = of("state", Takes::Word(&State::WORDS), "Only sessions in this state");
 pub(super) const SUB_AGENTS: Parameter =

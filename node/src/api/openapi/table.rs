@@ -5,7 +5,7 @@
 
 use super::parameters::{
     AFTER, AGENT, ANY, APPEND_KEY, BEFORE, CLASS, CURSOR, DELEGATE, DIGEST, DRY_RUN, EVENT_KINDS, FILENAME,
-    FORMAT, GRANT_STATE, HEAD, Header, KEPT_KEY, LIMIT, OWNER, PARENT, PATH, PAYLOADS_CHECKED,
+    FORMAT, GRANT_STATE, HEAD, Header, KEPT_KEY, LIMIT, OF_SESSION, OWNER, PARENT, PATH, PAYLOADS_CHECKED,
     PAYLOADS_OF_CAR, Parameter, REFERENCE, RESUME_AFTER, REVERSE, SESSION, STATE, SUB_AGENTS, TOLD_HEAD,
     TYPES, WAIT_MS,
 };
@@ -301,13 +301,18 @@ pub const ROUTES: &[Route] = &[
         method: "post",
         path: "/v1/blobs",
         summary: "Store a file of any type; streamed, above 1 MiB as UnixFS",
-        query: &[],
+        query: &[OF_SESSION],
         headers: &[KEPT_KEY, FILENAME, DIGEST],
         takes: &[media("*/*", "Bytes")],
         gives: &[as_json("Blob")],
         statuses: MADE,
     },
-    get("/v1/blobs/{cid}", &[], &[media(OCTETS, "Bytes")], "A file or block, streamed"),
+    get(
+        "/v1/blobs/{cid}",
+        &[OF_SESSION],
+        &[media(OCTETS, "Bytes")],
+        "A file or block, streamed; HEAD says whether an upload of it can be skipped",
+    ),
     get("/v1/peers", &[], &[as_json("Peers")], "Known peers"),
     Route {
         method: "post",

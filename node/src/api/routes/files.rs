@@ -27,7 +27,7 @@ const PIECES: usize = 8;
 pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/v1/blobs", post(upload))
-        .route("/v1/blobs/{cid}", get(download))
+        .route("/v1/blobs/{cid}", get(download).head(whether_here))
         .route("/v1/import", post(import))
         .route("/v1/car", post(take_car))
         .route("/v1/verify", post(verify_car))
@@ -55,14 +55,20 @@ async fn streamed<T: Send + 'static>(
     done
 }
 
-async fn upload(State(app): State<App>, headers: HeaderMap, body: Body) -> Answer<(StatusCode, Json<Value>)> {
+async fn upload(
+    State(app): State<App>,
+    query: input::Query,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let session: Option<SessionId> = input::maybe(&query, "session")?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let media_type =
         text(header::CONTENT_TYPE.as_str()).unwrap_or_else(|| "application/octet-stream".to_owned());
     let name = text(X_FILENAME);
     let digest = text(REPR_DIGEST).map(|digest| expected_digest(&digest)).transpose()?;
     let stored = streamed(&app, body, move |node, next| {
-        let mut incoming = node.begin_file();
+        let mut incoming = node.begin_file(session);
         while let Some(piece) = next()? {
             incoming.push(&piece)?;
         }
@@ -94,12 +100,37 @@ fn expected_digest(text: &str) -> Answer<[u8; 32]> {
     bytes.try_into().map_err(|_| bad())
 }
 
-async fn download(State(app): State<App>, Path(cid): Path<String>) -> Answer<Response<Body>> {
+/// Whether an upload of a file can be skipped: all of it is here, for the session if one is named.
+async fn whether_here(
+    State(app): State<App>,
+    Path(cid): Path<String>,
+    query: input::Query,
+) -> Answer<StatusCode> {
     let cid: Cid = input::cid(&cid)?;
+    let session: Option<SessionId> = input::maybe(&query, "session")?;
+    app.act(move |node| if node.has_file(session, cid)? { Ok(StatusCode::OK) } else { Err(not_here(cid)) })
+        .await
+}
+
+fn not_here(cid: Cid) -> Problem {
+    Problem::new(Code::NotFoundYet, format!("block {} is not held here", cid.short()))
+}
+
+async fn download(
+    State(app): State<App>,
+    Path(cid): Path<String>,
+    query: input::Query,
+) -> Answer<Response<Body>> {
+    let cid: Cid = input::cid(&cid)?;
+    let session: Option<SessionId> = input::maybe(&query, "session")?;
     let body = sent(&app, move |node, send| {
-        let mut file = Outgoing::open(node.reader()?, cid)?.ok_or_else(|| {
-            Problem::new(Code::NotFoundYet, format!("block {} is not held here", cid.short()))
-        })?;
+        let reader = node.reader()?;
+        if let Some(session) = session
+            && !reader.is_here(session, &cid)?
+        {
+            return Err(not_here(cid));
+        }
+        let mut file = Outgoing::open(reader, cid)?.ok_or_else(|| not_here(cid))?;
         while let Some(bytes) = file.piece()? {
             send(bytes)?;
         }

@@ -8,7 +8,7 @@ use crate::api::error::Answer;
 use crate::cli::context::Context;
 use crate::cli::output::Outcome;
 use crate::cli::page::Page;
-use crate::cli::{format, upload, view};
+use crate::cli::{format, resolve, upload, view};
 
 /// Arguments of `attach`.
 #[derive(Debug, Args)]
@@ -16,6 +16,9 @@ pub(crate) struct AttachArgs {
     /// The file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// The session whose entry is to name it: what it needs where the entry comes signed
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
     /// Its media type; by default the name's ending tells
     #[arg(long = "type", value_name = "MIME")]
     pub(crate) media_type: Option<String>,
@@ -28,7 +31,10 @@ pub(crate) fn run(ctx: &Context, args: &AttachArgs) -> Answer<Outcome> {
     let media_type = args.media_type.clone().unwrap_or_else(|| of_name(&name).to_owned());
     let encoded = view::encode(&name);
     let headers = [("x-filename", encoded.as_str())];
-    let mut answer = upload::file(ctx, &api, "attach", &args.file, "/v1/blobs", &media_type, &headers)?;
+    let session = args.session.as_deref().map(|text| resolve::session(&api, text)).transpose()?;
+    let session = session.map(|session| session.to_string());
+    let path = view::path("/v1/blobs", &[("session", session.as_deref())]);
+    let mut answer = upload::file(ctx, &api, "attach", &args.file, &path, &media_type, &headers)?;
     answer["v"] = 1.into();
     answer["kind"] = "attach".into();
     let size = format::bytes(view::number(&answer, "/sizeBytes"));

@@ -9,7 +9,7 @@ use throughline_protocol::code::Reject;
 use throughline_protocol::control::Control;
 use throughline_protocol::id::{Cid, Codec, EntryCid, Principal, Seq};
 use throughline_protocol::skip::SkipPath;
-use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report, is_file};
+use throughline_protocol::verify::{Auditor, NotLinear, Prechecked, Report};
 
 use super::Wanted;
 use crate::api::error::{Answer, Problem};
@@ -112,7 +112,7 @@ impl Auditing {
         let is_wanted = |cid: &Cid| match self.wanted {
             Wanted::None => false,
             Wanted::Referenced => cid.codec() == Codec::DagCbor,
-            Wanted::All => cid.codec() == Codec::DagCbor || is_file(cid),
+            Wanted::All => cid.codec() == Codec::DagCbor || cid.is_file(),
         };
         // Those that are not asked for count as missing.
         let room = FILES_MAX.saturating_sub(self.files.len());

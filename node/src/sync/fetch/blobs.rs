@@ -8,8 +8,9 @@ use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{Cid, EntryCid, Seq, SessionId, UnixMillis};
 use throughline_protocol::limits;
-use throughline_protocol::payload::Payload;
-use throughline_protocol::verify::{Prechecked, is_file, links_of};
+use throughline_protocol::payload::{ConfigBlock, Payload};
+use throughline_protocol::unixfs;
+use throughline_protocol::verify::Prechecked;
 use throughline_store::{LinkBlocks, PayloadState, PutBlock, Reader, StoredEntry};
 
 use super::super::fault::PeerFault;
@@ -17,7 +18,7 @@ use super::Wanted;
 use super::adopting::{Missing, config_of, expect_room};
 use super::providers::Answered;
 use super::run::Run;
-use crate::api::error::{Answer, Problem};
+use crate::api::error::Answer;
 use crate::core::{Node, links_here, now};
 
 /// Blocks that one fetch asks for, parts of files included.
@@ -181,7 +182,7 @@ fn next_batch(queue: &mut VecDeque<Want>) -> Option<Vec<Want>> {
 
 /// The parts of a file's node.
 fn parts_of(want: &Want, block: &Block) -> Vec<Want> {
-    parts(want, links_of(&block.cid(), block.bytes()))
+    parts(want, unixfs::parts(&want.cid, block.bytes()))
 }
 
 fn parts(want: &Want, links: Vec<Cid>) -> Vec<Want> {
@@ -189,11 +190,11 @@ fn parts(want: &Want, links: Vec<Cid>) -> Vec<Want> {
         return Vec::new();
     }
     let above: Vec<Cid> = want.above.iter().copied().chain([want.cid]).collect();
-    let parts: BTreeSet<Cid> = links.into_iter().filter(is_file).collect();
+    let parts: BTreeSet<Cid> = links.into_iter().collect();
     parts.into_iter().map(|cid| Want { cid, seq: want.seq, above: above.clone() }).collect()
 }
 
-/// Payloads, configs and files that the session's entries name and that are not held: of the entries that were noted, and of
+/// Payloads, configs and files that the session's entries name and that are not here for it: of the entries that were noted, and of
 /// all that were held before.
 fn wants_of(node: &Node, session: SessionId, wanted: Wanted, missing: &Missing) -> Answer<BTreeSet<Want>> {
     let reader = node.reader()?;
@@ -225,18 +226,19 @@ fn wants_of_entry(
     stored: StoredEntry,
     wants: &mut BTreeSet<Want>,
 ) -> Answer<()> {
-    let is_here = |cid: EntryCid| Ok::<_, Problem>(reader.find(&cid.cid())?.is_some());
     let payload = match stored.payload {
         None => None,
-        // Whether it is here says enough where nobody asks for the files that it names.
-        Some(cid) if wanted == Wanted::Referenced && is_here(cid)? => None,
-        Some(cid) => match reader.payload(cid)? {
-            PayloadState::Present(bytes) => Some(Arc::<[u8]>::from(bytes)),
-            PayloadState::Absent => {
-                wants.insert(Want { cid: cid.cid(), seq: stored.seq, above: Vec::new() });
-                None
-            }
-            PayloadState::Dropped => None,
+        Some(cid) => match (reader.is_here(session, &cid.cid())?, wanted) {
+            // Whether it is here says enough where nobody asks for the files that it names.
+            (true, Wanted::None | Wanted::Referenced) => None,
+            (is_here, _) => match reader.payload(cid)? {
+                PayloadState::Present(bytes) if is_here => Some(Arc::<[u8]>::from(bytes)),
+                PayloadState::Present(_) | PayloadState::Absent => {
+                    wants.insert(Want { cid: cid.cid(), seq: stored.seq, above: Vec::new() });
+                    None
+                }
+                PayloadState::Dropped => None,
+            },
         },
     };
     let signed = Decoded::<Entry>::decode(stored.bytes)?.assume_signed();
@@ -247,7 +249,7 @@ fn wants_of_entry(
         wants.insert(want(config.cid()));
     }
     if wanted == Wanted::All {
-        for cid in Prechecked::of(signed, payload)?.files().iter().filter(|cid| is_file(cid)) {
+        for cid in Prechecked::of(signed, payload)?.files().iter().filter(|cid| cid.is_file()) {
             missing_of_file(reader, session, want(*cid), wants)?;
         }
     }
@@ -292,7 +294,7 @@ fn store(node: &Node, session: SessionId, blocks: Vec<(Want, Block)>) -> Answer<
         } else {
             continue;
         }
-        match node.store().run(PutBlock::bytes(block, at, until)) {
+        match node.store().run(PutBlock::bytes(block, at, until).received_for(session)) {
             Ok(_) => {
                 links.push((want.seq, *want.cid.digest()));
                 stored.insert(want.cid);
@@ -318,7 +320,9 @@ fn links_of_payload(
 ) -> Answer<Option<Vec<Link>>> {
     let Some(entry) = reader.entry_at(session, want.seq)? else { return Ok(Some(Vec::new())) };
     if entry.payload.map(|cid| cid.cid()) != Some(want.cid) {
-        return Ok(Some(Vec::new()));
+        // Besides payloads only config blocks are dag-cbor: an entry that is named as one does not become one.
+        let is_config = || ConfigBlock::check(EntryCid::of(block.bytes()), block.bytes()).is_ok();
+        return Ok((want.cid.is_file() || is_config()).then(Vec::new));
     }
     let signed = Decoded::<Entry>::decode(entry.bytes)?.assume_signed();
     if Payload::check(signed.value(), Arc::clone(block.bytes())).is_err() {

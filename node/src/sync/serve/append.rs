@@ -4,10 +4,11 @@
 //! who sends it: what came after it is told only to an asker who may read the session.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libp2p::PeerId;
 use serde_json::Value;
-use throughline_protocol::block::Signed;
+use throughline_protocol::block::{Block, Decoded, Signed};
 use throughline_protocol::code::Code;
 use throughline_protocol::entry::Entry;
 use throughline_protocol::id::{EntryCid, Epoch, Seq, SessionId};
@@ -24,6 +25,12 @@ use crate::api::error::{Answer, Problem};
 use crate::core::{Appended, Node, SignedAppend};
 use crate::net::{FrameError, FrameStream};
 
+/// How long the files of one entry may take to come. Less than its sender waits for the answer (30 s without a byte).
+const PULL_TIME: Duration = Duration::from_secs(25);
+/// Blocks and bytes of files that come with one entry at most, a round of asking more or less.
+const PULL_BLOCKS_MAX: usize = 4_096;
+const PULL_BYTES_MAX: usize = 256 << 20;
+
 /// Answers one append.
 pub(super) async fn serve(
     shared: &Arc<Shared>,
@@ -33,15 +40,71 @@ pub(super) async fn serve(
     let Some(request) = read_request::<AppendRequest>(shared, peer, stream).await? else { return Ok(()) };
     let grants = request.credentials.grants.iter().map(|grant| grant.to_vec()).collect();
     let Some(asker) = asker(shared, peer, request.credentials.clone()).await else { return Ok(()) };
-    let (worker, clock) = (Arc::clone(shared), asker.clock_error());
-    let answered = blocking(move || append(&worker, &asker, request, grants)).await;
-    let answer = match answered {
+    let clock = asker.clock_error();
+    let answer = match append_with_files(shared, &asker, request, grants).await {
         Ok(AppendAnswer::Error(error)) => AppendAnswer::Error(told(error, clock)),
         Ok(answer) => answer,
         Err(problem) => AppendAnswer::Error(refusal(&problem)),
     };
     stream.write(&answer.encode_body()).await?;
     stream.finish().await
+}
+
+/// Puts an entry in order. Payload, config block and files that are not here for its session are asked for first: of whoever sends the entry,
+/// over its connection, once it is known that the entry would be next (R-ST-6).
+async fn append_with_files(
+    shared: &Arc<Shared>,
+    asker: &Asker,
+    request: AppendRequest,
+    grants: Vec<Vec<u8>>,
+) -> Answer<AppendAnswer> {
+    let attempt = || {
+        let (worker, asker, request, grants) =
+            (Arc::clone(shared), asker.clone(), request.clone(), grants.clone());
+        blocking(move || append(&worker, &asker, request, grants))
+    };
+    match attempt().await {
+        Err(problem) if problem.code() == Code::InputNotFound => {
+            if tokio::time::timeout(PULL_TIME, pull(shared, asker.peer, &request)).await.is_err() {
+                tracing::debug!(peer = %asker.peer, "the files of an entry did not come in time");
+            }
+            // What came stays for a day: the next try goes on from there.
+            attempt().await
+        }
+        answered => answered,
+    }
+}
+
+/// Asks the sender of an entry for what is not here of it, level by level, and stores that for the entry's session. It ends when nothing is
+/// lacking, nothing more comes or a bound is met; whether all is here is judged by whoever puts the entry in order.
+async fn pull(shared: &Arc<Shared>, peer: PeerId, request: &AppendRequest) -> Answer<()> {
+    let entry = Decoded::<Entry>::decode(Arc::clone(&request.entry))?;
+    let (session, owner) = (entry.value().session(entry.cid()), entry.value().owner());
+    let credentials = shared.credentials(peer, Some(owner), None).await?;
+    let (mut blocks, mut bytes) = (0, 0);
+    while blocks < PULL_BLOCKS_MAX && bytes < PULL_BYTES_MAX {
+        let asked = request.clone();
+        let lacking =
+            shared.on_node(move |node| node.lacking(&asked.entry, asked.payload, limits::BLOBS_MAX)).await?;
+        if lacking.is_empty() {
+            break;
+        }
+        let mut got: Vec<Block> = Vec::new();
+        let ended = shared.ask_blocks(peer, &credentials, &lacking, PULL_TIME, &mut got).await;
+        if let Err(fault) = &ended {
+            tracing::debug!(%peer, %fault, "the files of an entry did not come");
+        }
+        if got.is_empty() {
+            break;
+        }
+        blocks += got.len();
+        bytes += got.iter().map(|block| block.bytes().len()).sum::<usize>();
+        shared.on_node(move |node| node.put_blocks(session, got)).await?;
+        if ended.is_err() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn append(
@@ -129,7 +192,12 @@ fn refusal(problem: &Problem) -> WireError {
     use throughline_protocol::code::Fault;
     let is_told = matches!(
         problem.code(),
-        Code::NotHolder | Code::Frozen | Code::Retired | Code::Sealed | Code::Idempotency
+        Code::InputNotFound
+            | Code::NotHolder
+            | Code::Frozen
+            | Code::Retired
+            | Code::Sealed
+            | Code::Idempotency
     );
     if problem.code().fault() == Fault::Local && !is_told {
         return failed(problem);

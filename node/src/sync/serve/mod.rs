@@ -17,7 +17,6 @@ use libp2p::PeerId;
 use throughline_protocol::block::Signed;
 use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
-use throughline_protocol::id::Principal;
 use throughline_protocol::sign::VerifyingKeys;
 use throughline_protocol::wire::chain::{ChainAnswer, ChainAsk, ChainRequest};
 use throughline_protocol::wire::proof::{self, Ends, Refused};
@@ -66,7 +65,6 @@ struct Scene {
     reader: Reader,
     shared: Arc<Shared>,
     asker: Asker,
-    own: Option<Principal>,
 }
 
 impl Scene {
@@ -214,11 +212,10 @@ async fn answer(shared: Arc<Shared>, asker: Asker, ask: ChainAsk, out: Out) -> A
     let node = shared.node()?;
     let worker = Arc::clone(&shared);
     let poke = asker.peer;
-    let own = node.owner();
     let wanted = if let ChainAsk::Heads { owners, .. } = &ask { owners.clone() } else { Vec::new() };
     let key = asker.peer_key;
     let end = blocking(move || {
-        let scene = Scene { reader: node.reader()?, shared: worker, asker, own };
+        let scene = Scene { reader: node.reader()?, shared: worker, asker };
         let answered = match ask {
             ChainAsk::Heads { owners, sessions } => heads::heads(&scene, &owners, &sessions, &out),
             ChainAsk::Control { owner, have } => heads::control(&scene, owner, &have, &out),

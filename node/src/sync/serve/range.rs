@@ -8,7 +8,7 @@ use throughline_protocol::code::{Code, Reject};
 use throughline_protocol::control::Control;
 use throughline_protocol::entry::{Body, Entry};
 use throughline_protocol::fork::Controls;
-use throughline_protocol::id::{EntryCid, Principal, Seq};
+use throughline_protocol::id::{EntryCid, Principal, Seq, SessionId};
 use throughline_protocol::limits::{
     CONTROL_BLOBS_MAX, CONTROL_SPARE_BLOBS_MAX, CONTROL_SPARE_BYTES_MAX, CONTROL_TOTAL_BYTES_MAX,
 };
@@ -17,7 +17,7 @@ use throughline_protocol::wire::chain::{ChainAnswer, EntryItem, Payloads, RangeA
 use throughline_protocol::wire::{Packer, WireError, pack};
 use throughline_store::{Found, Lane, PayloadState, Reader, StoredEntry};
 
-use super::super::policy::{Gate, Reach, Seen};
+use super::super::policy::{Reach, Seen};
 use super::{End, Out, Scene, Served, not_found, refuse, send, wrong};
 use crate::api::error::Answer;
 use crate::core::{Cut, held_controls};
@@ -50,7 +50,7 @@ pub(super) fn range(scene: &Scene, ask: &RangeAsk, out: &Out) -> Served {
     for stored in scene.reader.entries(ask.session, first, ask.want.seq)? {
         let stored = stored?;
         let payload = match ask.payloads {
-            Payloads::With => payload(scene, &mut gate, &stored)?,
+            Payloads::With => payload(scene, ask.session, &stored)?,
             Payloads::Without => None,
         };
         if let Some(full) = packer.push(EntryItem { entry: stored.bytes.into(), payload }) {
@@ -75,10 +75,10 @@ fn is_served(scene: &Scene, seen: &Seen, ask: &RangeAsk) -> Answer<bool> {
     })
 }
 
-/// A payload that another session links too goes only to who may see that one as well: the strictest class counts.
-fn payload(scene: &Scene, gate: &mut Gate<'_>, stored: &StoredEntry) -> Answer<Option<Arc<[u8]>>> {
+/// The payload of an entry that the asker may see, if this session brought it: one that it names and another brought stays here.
+fn payload(scene: &Scene, session: SessionId, stored: &StoredEntry) -> Answer<Option<Arc<[u8]>>> {
     let Some(cid) = stored.payload else { return Ok(None) };
-    if !gate.payload(cid.digest())? {
+    if !scene.reader.is_here(session, &cid.cid())? {
         return Ok(None);
     }
     Ok(match scene.reader.payload(cid)? {

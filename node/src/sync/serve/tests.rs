@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use throughline_protocol::block::Block as Blob;
 use throughline_protocol::clock::Apart;
 use throughline_protocol::code::Code;
 use throughline_protocol::content::Block;
@@ -173,29 +174,144 @@ fn attach(builder: &mut SessionBuilder, cid: Cid, size: u64) {
     builder.append(&server, Body::UserMessage(message), Some(Words::UserMessage(words)));
 }
 
+/// Bytes of a file in several blocks, all different.
+fn large_file() -> Vec<u8> {
+    (0..1_500_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect()
+}
+
+/// The blocks of a file that a node has, its root first.
+fn blocks_of(node: &TestNode, root: Cid) -> Vec<Blob> {
+    let reader = node.node.reader().unwrap();
+    let block = |cid: Cid| Blob::check(cid, reader.block(&cid).unwrap().unwrap()).unwrap();
+    let root = block(root);
+    let parts = unixfs::parts(&root.cid(), root.bytes());
+    std::iter::once(root).chain(parts.into_iter().map(block)).collect()
+}
+
+/// Which of these blocks an asker is given.
+async fn given(asker: &TestNode, of: &TestNode, cids: &[Cid]) -> Vec<bool> {
+    let told = ask(asker, of, ChainAsk::Blobs { cids: cids.to_vec() }).await.unwrap();
+    told.iter().map(|frame| matches!(frame, ChainAnswer::Blob { bytes: Some(_), .. })).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_opens_no_part_that_another_session_hides() {
+async fn a_block_leaves_only_under_a_session_that_brought_it() {
     in_time(async {
         let (node, reader) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
-        let bytes: Vec<u8> = (0..1_500_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        let file = node.node.put_file(&bytes).unwrap();
-        let root = node.node.reader().unwrap().block(&file.cid).unwrap().unwrap();
-        let parts = unixfs::links(&root).unwrap();
-        let (secret, free) = (parts[0], parts[1]);
-        assert_ne!(secret, free);
         let (mut hidden, mut shown) = (SessionBuilder::new("hides it"), SessionBuilder::new("shows it"));
+        let bytes = large_file();
+        let file = node.node.put_file(&bytes, None).unwrap();
+        let blocks = blocks_of(&node, file.cid);
+        let (root, secret, free) = (blocks[0].cid(), blocks[1].cid(), blocks[2].cid());
+        node.node.put_blocks(hidden.session(), vec![blocks[1].clone()]).unwrap();
+        node.node.put_blocks(shown.session(), vec![blocks[0].clone(), blocks[2].clone()]).unwrap();
+        // Each names what the other one brought, and a word of the other one's too.
         attach(&mut hidden, secret, 262_144);
-        attach(&mut shown, file.cid, file.size_bytes);
+        attach(&mut hidden, root, file.size_bytes);
+        attach(&mut shown, root, file.size_bytes);
+        attach(&mut shown, secret, 262_144);
         node.take(&hidden);
         node.take(&shown);
         let account = testing::key("account");
         let path = shown.session().path();
         node.hold(&[testing::capability(&account, reader.node.principal(), Role::Reader, Some(&path))]);
         reader.meet("node", &node).await;
-        let told = ask(&reader, &node, ChainAsk::Blobs { cids: vec![file.cid, secret, free] }).await.unwrap();
-        let given: Vec<bool> =
-            told.iter().map(|frame| matches!(frame, ChainAnswer::Blob { bytes: Some(_), .. })).collect();
-        assert_eq!(given, [true, false, true]);
+        let cids = [root, secret, free];
+        assert_eq!(given(&reader, &node, &cids).await, [true, false, true]);
+        // As a raw block by another name it is the same block.
+        let other = Cid::sha256(throughline_protocol::id::Codec::DagPb, blocks[1].bytes());
+        assert_eq!(given(&reader, &node, &[other]).await, [false]);
+        node.node.put_blocks(shown.session(), vec![blocks[1].clone()]).unwrap();
+        assert_eq!(given(&reader, &node, &cids).await, [true, true, true]);
+        // A file that nobody brought leaves under none.
+        let loose = node.node.put_file(b"loose", None).unwrap();
+        assert_eq!(given(&reader, &node, &[loose.cid]).await, [false]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_keep_what_a_published_part_brought_whatever_others_name() {
+    in_time(async {
+        let (node, stranger) = (TestNode::start(TCP).await, TestNode::stranger(TCP).await);
+        let (mut shown, mut hidden) = (session("published", 1), SessionBuilder::new("internal"));
+        let file = node.node.put_file(&large_file(), Some(shown.session())).unwrap();
+        let late = node.node.put_file(b"after what is published", Some(shown.session())).unwrap();
+        attach(&mut shown, file.cid, file.size_bytes);
+        let account = shown.owner.clone();
+        shown.reference(&account, 2, Shown::Publishes);
+        attach(&mut shown, late.cid, late.size_bytes);
+        attach(&mut hidden, file.cid, file.size_bytes);
+        node.take(&shown);
+        node.take(&hidden);
+        stranger.meet("node", &node).await;
+        let mut cids: Vec<Cid> = blocks_of(&node, file.cid).iter().map(Blob::cid).collect();
+        assert_eq!(given(&stranger, &node, &cids).await, vec![true; cids.len()]);
+        cids = vec![cids[1], late.cid];
+        assert_eq!(
+            given(&stranger, &node, &cids).await,
+            [false, false],
+            "a part without its file; a newer file"
+        );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_an_entry_are_pulled_from_its_sender_before_it_is_ordered() {
+    in_time(async {
+        let (holder, desktop) = (TestNode::start(TCP).await, TestNode::start(TCP).await);
+        let own = holder.node.principal();
+        let mut builder = SessionBuilder::with_genesis("with files", |genesis| genesis.holder = Some(own));
+        for node in [&holder, &desktop] {
+            node.take(&builder);
+            node.hold(&[holder.grant(Role::Writer), desktop.grant(Role::Agent)]);
+        }
+        desktop.meet("holder", &holder).await;
+        let owner = builder.owner.clone();
+        let send = async |cid: Cid, builder: &mut SessionBuilder| {
+            let before = builder.clone();
+            let attachment = Attachment { cid, size: 1, media_type: "text/plain".to_owned(), name: None };
+            let words = UserWords { attachments: vec![attachment], ..UserWords::default() };
+            builder.append(
+                &owner,
+                Body::UserMessage(UserMessage::default()),
+                Some(Words::UserMessage(words)),
+            );
+            let built = builder.head();
+            let append = SignedAppend {
+                session: builder.session(),
+                entry: Arc::clone(built.entry.bytes()),
+                payload: built.payload.clone(),
+                grants: Vec::new(),
+                dry_run: false,
+            };
+            let answer = desktop.network.forward_append(&append).await;
+            if answer.is_err() {
+                *builder = before;
+            }
+            answer
+                .map(|_| ())
+                .map_err(|problem| (problem.code(), problem.detail().replace(&cid.to_string(), "CID")))
+        };
+        let session = builder.session();
+        let other = SessionBuilder::new("another one").session();
+        // Nobody has it; the holder has it for another session; the sender has it for another session.
+        let nobodys = Blob::of(throughline_protocol::id::Codec::Raw, &b"nobody's"[..]).cid();
+        let there = holder.node.put_file(b"of another session", Some(other)).unwrap().cid;
+        let elsewhere = desktop.node.put_file(b"for another session", Some(other)).unwrap().cid;
+        let mut refused = Vec::new();
+        for cid in [nobodys, there, elsewhere] {
+            refused.push(send(cid, &mut builder).await.unwrap_err());
+        }
+        assert_eq!(refused[0].0, Code::InputNotFound);
+        assert!(refused.iter().all(|answer| *answer == refused[0]), "{refused:?}");
+        assert_eq!(holder.row(session).unwrap().tip.seq.get(), 0);
+
+        let file = desktop.node.put_file(&large_file(), Some(session)).unwrap();
+        send(file.cid, &mut builder).await.unwrap();
+        assert_eq!(holder.row(session).unwrap().tip.seq.get(), 1);
+        assert!(holder.node.has_file(Some(session), file.cid).unwrap());
     })
     .await;
 }

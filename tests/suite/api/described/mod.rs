@@ -65,6 +65,7 @@ async fn placed(home: &Home, session: &str, base: &str, example: &Value) -> Valu
             None => base.into(),
         };
     }
+    upload_files(home, &mut stated).await;
     if stated["type"] == "SessionSeal" {
         let next = home.get(&format!("/v1/sessions/{session}/base")).await.unwrap();
         let first = home.get(&format!("/v1/sessions/{session}/entries/0")).await.unwrap();
@@ -74,6 +75,25 @@ async fn placed(home: &Home, session: &str, base: &str, example: &Value) -> Valu
         stated["lastTs"] = next["notBeforeMs"].clone();
     }
     stated
+}
+
+/// The files and the config block that an example names are other ones here: what an entry names has to be held.
+async fn upload_files(home: &Home, stated: &mut Value) {
+    let bytes = b"what an example names".to_vec();
+    let file = home.send("/v1/blobs", "text/plain", bytes.clone()).await.unwrap();
+    for list in ["attachments", "content"] {
+        let parts = stated.get_mut(list).and_then(Value::as_array_mut);
+        for part in parts.into_iter().flatten().filter(|part| !part["cid"].is_null()) {
+            part["cid"] = file["cid"].clone();
+            part["size"] = bytes.len().into();
+        }
+    }
+    if !stated["config"].is_null() {
+        let config = throughline_protocol::payload::ConfigBlock::default();
+        let (bytes, cid) = config.build().unwrap();
+        home.send("/v1/blobs", "application/octet-stream", bytes).await.unwrap();
+        stated["config"] = cid.to_string().into();
+    }
 }
 
 /// Posts an entry; status and answer.
