@@ -51,7 +51,7 @@ impl Node {
         let mut links = Links::default();
         for stored in reader.entries(session, Seq::ZERO, row.tip.seq)? {
             let stored = stored?;
-            read(take(&reader, &mut links, stored.bytes, stored.payload)?);
+            read(take(&reader, session, &mut links, (stored.bytes, stored.payload))?);
         }
         let mut after = None;
         loop {
@@ -59,7 +59,7 @@ impl Node {
             let Some(last) = page.last() else { break };
             after = Some(last.cid);
             for side in page {
-                read(take(&reader, &mut links, side.bytes, side.payload)?);
+                read(take(&reader, session, &mut links, (side.bytes, side.payload))?);
             }
         }
         links.inventory(|cid| links_here(&reader, session, cid))
@@ -95,15 +95,22 @@ impl Node {
 }
 
 /// Takes one entry in; the bytes that were read for it.
-fn take(reader: &Reader, links: &mut Links, bytes: Vec<u8>, payload: Option<EntryCid>) -> Answer<u64> {
+fn take(
+    reader: &Reader,
+    session: SessionId,
+    links: &mut Links,
+    (bytes, payload): (Vec<u8>, Option<EntryCid>),
+) -> Answer<u64> {
     let decoded = Decoded::<Entry>::decode(bytes)?;
     let (entry, mut read) = (decoded.value(), decoded.bytes().len());
-    let words = match payload {
+    let here = payload.map(|cid| Ok::<_, Problem>(reader.is_here(session, &cid.cid())?.then_some(cid)));
+    let words = match here.transpose()?.flatten() {
         None => None,
         Some(cid) => match reader.payload(cid)? {
             PayloadState::Present(bytes) => {
                 read += bytes.len();
-                Some(Payload::check(entry, Arc::<[u8]>::from(bytes))?.files())
+                // What fits another entry only is not this one's words.
+                Payload::check(entry, Arc::<[u8]>::from(bytes)).ok().map(|words| words.files())
             }
             PayloadState::Absent | PayloadState::Dropped => None,
         },
