@@ -13,8 +13,8 @@ use crate::control::{Ref, Role};
 use crate::fork::{BlobHash, Controls};
 use crate::id::{AgentIri, Cid, Codec, EntryCid, HashKind, Principal, Seq, SessionId};
 
-/// Refs of one key and one visibility that go in any case: the highest. One anchors as much as all below it; the others stand in
-/// where it names another epoch than its head has.
+/// Refs of one key and one visibility that go in any case: the highest of all, and the highest at or below the head. One anchors as
+/// much as all below it; the others stand in where it names another epoch than its head has.
 const REFS_OF_ONE: usize = 4;
 /// Refs that go in any case.
 const REFS_MAX: usize = 128;
@@ -30,6 +30,8 @@ pub struct Range<'a> {
     pub agent: &'a AgentIri,
     /// Everybody who signed an entry up to the last one of the range, or holds the session there.
     pub signers: BTreeSet<Principal>,
+    /// Where selection's head stands: what is above it is pending.
+    pub head: Seq,
     /// Where the heads of its Refs stand on the chain that is sent. Those that stand elsewhere are left out.
     pub places: BTreeMap<EntryCid, Seq>,
 }
@@ -91,10 +93,10 @@ impl Range<'_> {
         refs.sort_by_key(|(seq, hash, value)| {
             (value.signer != self.owner, std::cmp::Reverse((*seq, value.ts)), *hash)
         });
-        let mut of_one: BTreeMap<(Principal, bool), usize> = BTreeMap::new();
+        let mut of_one: BTreeMap<(Principal, bool, bool), usize> = BTreeMap::new();
         let (mut needed, mut spare) = (Vec::new(), Vec::new());
-        for (_, hash, value) in refs {
-            let before = of_one.entry((value.signer, value.private)).or_default();
+        for (seq, hash, value) in refs {
+            let before = of_one.entry((value.signer, value.private, seq > self.head)).or_default();
             if self.counts(value, held) && *before < REFS_OF_ONE && needed.len() < REFS_MAX {
                 *before += 1;
                 needed.push((hash, value.signer));

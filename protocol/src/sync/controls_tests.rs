@@ -108,6 +108,7 @@ impl Built {
 
     /// What a server chooses for the first `entries` of the chain.
     fn choose(&self, entries: usize) -> (Controls, Chosen) {
+        let head = self.select(entries, self.held()).head.map_or(Seq::ZERO, |head| head.seq);
         let sent = &self.session.entries()[..entries];
         let agent = agent_of(&self.session);
         let mut held = Controls::new();
@@ -118,6 +119,7 @@ impl Built {
             session: self.session.session(),
             owner: self.session.owner.key.principal(),
             agent: &agent,
+            head,
             signers: sent.iter().map(|built| built.entry.value().signer).collect(),
             places: sent.iter().map(|built| (built.entry.cid(), built.entry.value().seq())).collect(),
         };

@@ -97,6 +97,7 @@ fn controls(scene: &Scene, seen: &Seen, last: Seq) -> Answer<Result<Vec<Arc<[u8]
         owner: row.owner,
         agent: seen.view.state.agent(),
         signers: signers(scene, seen, last)?,
+        head: row.summary.head.map_or(row.tip.seq, |head| head.seq),
         places,
     };
     let chosen = range.choose(&held);
