@@ -232,7 +232,7 @@ fn a_block_stands_in_a_file_once_as_what_it_is_whatever_names_it() {
 /// The file of a public report: a message whose attachment is the genesis of its own session.
 #[test]
 fn a_session_whose_attachment_is_its_genesis_is_exported_as_it_came() {
-    let file = include_bytes!("../../../tests/cases/attachment-names-genesis.car");
+    let file = include_bytes!("../../../tests/cases/found/attachment-names-genesis.car");
     let mut spool = tempfile::NamedTempFile::new().unwrap();
     spool.write_all(file).unwrap();
     let (_home, node) = node();

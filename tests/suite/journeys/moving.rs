@@ -455,7 +455,7 @@ fn a_file_that_nobody_has_is_left_behind_only_by_its_own_yes() -> Result<()> {
     let args = ["fetch", &session, "--from", "desktop", "--payloads", "all"];
     let fetched = server_b.home().cli(&args).json()?.expect(11)?;
     assert_eq!(number(&fetched, "/files/missing")?, 1, "{fetched}");
-    desktop.json(&["attach", &file.display().to_string()])?;
+    desktop.json(&["attach", &file.display().to_string(), "--session", &session])?;
     let fetched = server_b.home().cli(&args).json()?.expect(0)?;
     assert_eq!((number(&fetched, "/files/here")?, number(&fetched, "/files/missing")?), (1, 0), "{fetched}");
     Ok(())
