@@ -45,11 +45,18 @@ impl Parties {
 /// Principals whose last agreement is remembered; the one that agreed longest ago is forgotten first.
 const AGREED_MAX: usize = 1_024;
 
+/// What one principal was last seen to hold of one owner's control blobs.
+struct Agreement {
+    who: Principal,
+    owner: Principal,
+    digest: [u8; 32],
+}
+
 /// What others were last seen to hold of an owner's control blobs, of those that they are told: the digest of what was told. `told` and
 /// `pending` are a view of it.
 #[derive(Default)]
 pub(super) struct Agreed {
-    seen: Mutex<VecDeque<((Principal, Principal), [u8; 32])>>,
+    seen: Mutex<VecDeque<Agreement>>,
     changed: Notify,
 }
 
@@ -57,11 +64,11 @@ impl Agreed {
     /// `who` holds all that it is told of `owner`.
     pub(super) fn note(&self, who: Principal, owner: Principal, digest: [u8; 32]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|(of, _)| *of != (who, owner));
+        seen.retain(|of| (of.who, of.owner) != (who, owner));
         if seen.len() == AGREED_MAX {
             seen.pop_front();
         }
-        seen.push_back(((who, owner), digest));
+        seen.push_back(Agreement { who, owner, digest });
         drop(seen);
         self.changed.notify_waiters();
     }
@@ -69,7 +76,7 @@ impl Agreed {
     /// What `who` was last seen to hold of `owner`.
     pub(super) fn last(&self, who: Principal, owner: Principal) -> Option<[u8; 32]> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.iter().find(|(of, _)| *of == (who, owner)).map(|(_, digest)| *digest)
+        seen.iter().find(|of| (of.who, of.owner) == (who, owner)).map(|of| of.digest)
     }
 
     /// Returns once all of these are seen to agree.

@@ -144,24 +144,7 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
         })
         .collect();
     let store = node.store().read_only_reason();
-    let clocks = peers.iter().filter_map(|peer| {
-        let apart = peer.apart?;
-        let message = format!("the clock of {} is {apart}: neither takes a proof of the other", peer.name());
-        let fix = "set the clock that is wrong, there or here";
-        Some(json!({"code": "E_PEER_PROOF", "severity": "warning", "message": message, "fix": fix}))
-    });
-    let health: Vec<Value> = store
-        .iter()
-        .map(|ReadOnly { why, ended }| {
-            let fix = match ended {
-                Ended::UntilRoom => "make room; writing goes on by itself",
-                Ended::ForGood => "fix the disk, then restart",
-            };
-            json!({"code": "H_READ_ONLY", "severity": "error", "message": why, "fix": fix})
-        })
-        .chain(clocks)
-        .collect();
-    let health: Vec<Value> = health.into_iter().chain(revoked(node)?).collect();
+    let health = health_of(node, store.as_ref(), peers)?;
     let (devices, devices_cut) = Devices::of(node, &reader).report(only, &aliases)?;
     Ok(json!({
         "v": 1, "kind": "status",
@@ -176,6 +159,24 @@ fn status_of(node: &Node, only: Option<SessionId>, peers: &[PeerView], state: &s
         },
         "health": health, "sessions": sessions, "totals": totals, "cut": node.cuts(),
     }))
+}
+
+/// What is wrong with the node itself.
+fn health_of(node: &Node, store: Option<&ReadOnly>, peers: &[PeerView]) -> Answer<Vec<Value>> {
+    let store = store.map(|ReadOnly { why, ended }| {
+        let fix = match ended {
+            Ended::UntilRoom => "make room; writing goes on by itself",
+            Ended::ForGood => "fix the disk, then restart",
+        };
+        json!({"code": "H_READ_ONLY", "severity": "error", "message": why, "fix": fix})
+    });
+    let clocks = peers.iter().filter_map(|peer| {
+        let apart = peer.apart?;
+        let message = format!("the clock of {} is {apart}: neither takes a proof of the other", peer.name());
+        let fix = "set the clock that is wrong, there or here";
+        Some(json!({"code": "E_PEER_PROOF", "severity": "warning", "message": message, "fix": fix}))
+    });
+    Ok(store.into_iter().chain(clocks).chain(revoked(node)?).collect())
 }
 
 /// Why a machine stopped that its owner gave up.
