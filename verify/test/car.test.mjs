@@ -217,7 +217,11 @@ test('differ answers every kind of record, in order', () => {
   const lines = stdout.trim().split('\n')
   const selected = JSON.parse(lines.pop())
   assert.deepEqual(JSON.parse(lines.pop()), verifyCar(fixture('corrupt.car')))
-  assert.deepEqual(lines, ['ok SessionUserMessage', 'E_SIG', 'E_CBOR_FLOAT', 'E_SCHEMA_UNKNOWN', 'E_CID_VERSION', 'valid - -', 'corrupt E_SIG 5'])
+  // Of a file the verdict, its first problem, and all else of its report.
+  const told = lines.splice(-2).map((line) => line.split(' '))
+  assert.deepEqual(told.map((line) => line.slice(0, 3)), [['valid', '-', '-'], ['corrupt', 'E_SIG', '5']])
+  assert.ok(told[0].includes('words=40/0/0') && told[0].includes('files=1/0/0'), told[0].join(' '))
+  assert.deepEqual(lines, ['ok SessionUserMessage', 'E_SIG', 'E_CBOR_FLOAT', 'E_SCHEMA_UNKNOWN', 'E_CID_VERSION'])
   assert.deepEqual([selected.state, selected.epoch, selected.valid.length, selected.pending, selected.tails], ['OK', 1, 41, [], []])
   assert.equal(selected.valid.includes(genesis), true)
 })
