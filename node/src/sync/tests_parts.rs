@@ -60,9 +60,10 @@ async fn what_the_owner_anchored_is_fetched_whole() {
         let (builder, tombstone, anchor) = of_a_revoked_server("anchored and fetched");
         let (server, desktop) = server_and_desktop(&builder, &tombstone).await;
         server.hold(&[anchor, tombstone]);
-        let fetched = desktop.bring(builder.session(), &[server.ticket().await]).await.unwrap();
+        desktop.bring(builder.session(), &[server.ticket().await]).await.unwrap();
         assert!(is_whole(&builder)(&desktop.node), "{:?}", desktop.row(builder.session()));
-        assert!(fetched.evaluated.is_some());
+        let inventory = desktop.node.inventory(builder.session(), &mut |_| ()).unwrap();
+        assert!(!inventory.is_lacking(), "{inventory:?}");
         let stats = desktop.node.reader().unwrap().stats().unwrap();
         assert_eq!((stats.side_entries, stats.entries), (0, 1 + MESSAGES as u64));
     })

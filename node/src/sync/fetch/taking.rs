@@ -63,7 +63,7 @@ pub(super) struct Taking {
     judging: Judging,
     /// There is no room for what follows: it stands on what was not kept.
     is_full: bool,
-    /// The control blobs that were held when the last verdict was made; others may have come since.
+    /// The control blobs that were held when something was first not kept, else when the last verdict was made; others may have come since.
     judged_under: Option<ControlDigest>,
 }
 
@@ -119,11 +119,16 @@ impl Taking {
         let files = files.made()?;
         let (count, ahead) = (entries.len(), files.iter().map(MadeAhead::count).sum::<usize>());
         let began = Instant::now();
+        // Those that come with the group are held afterwards; what comes from elsewhere meanwhile is news.
+        let before = if controls.is_empty() { self.digest()? } else { None };
         let arrived = Arrived { entries, controls, follows, ..Arrived::default() };
         let Part::Taken(evaluated) = self.node.take_part(self.session, arrived)? else {
             (self.judging, self.witness) = (Judging::Waits, None);
             return Err(waits());
         };
+        if evaluated.dropped > 0 && self.judged_under.is_none() {
+            self.judged_under = before.map_or_else(|| self.digest(), |digest| Ok(Some(digest)))?;
+        }
         tracing::debug!(entries = count, files = ahead, took = ?began.elapsed(), "a group was adopted");
         drop((files, room));
         if let Some(witness) = &mut self.witness {
@@ -142,13 +147,19 @@ impl Taking {
     fn settle(&mut self) -> Answer<()> {
         let is_unsettled = |last: &Evaluated| last.basis == Basis::Following || last.dropped > 0;
         if self.last.as_ref().is_some_and(is_unsettled) {
-            let reader = self.node.reader()?;
-            let owner = reader.session(self.session)?.map(|row| row.owner);
-            let digest = owner.map(|owner| ControlDigest::of(&reader, owner, self.session));
-            self.judged_under = digest.transpose()?;
+            if self.judged_under.is_none() {
+                self.judged_under = self.digest()?;
+            }
             self.last = Some(self.node.take_rest(self.session)?);
         }
         Ok(())
+    }
+
+    /// Of the control blobs that are held now; none while the session is not.
+    fn digest(&self) -> Answer<Option<ControlDigest>> {
+        let reader = self.node.reader()?;
+        let owner = reader.session(self.session)?.map(|row| row.owner);
+        owner.map(|owner| ControlDigest::of(&reader, owner, self.session)).transpose()
     }
 
     /// The blobs that belong to this session's owner; nothing else is stored.
