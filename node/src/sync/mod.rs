@@ -333,7 +333,13 @@ impl Shared {
             let mut last = None;
             for provider in providers {
                 match self.reach(&provider, DIAL).await {
-                    Ok(_) => return Ok(provider.peer),
+                    Ok(_) => {
+                        // The dialer reads the address book now and then; who stands in it is known at once.
+                        if provider.alias.is_some() {
+                            parties::know(self, provider.key).await;
+                        }
+                        return Ok(provider.peer);
+                    }
                     Err(fault) => last = Some(fault),
                 }
             }
