@@ -146,8 +146,8 @@ impl Node {
         match (refusal.code(), granted) {
             (Code::NotHolder | Code::Retired, Granted::Live(_)) => Ok(SignerRole::Device),
             (Code::NotHolder | Code::Retired, _) => {
-                let fix =
-                    format!("the owner: throughline move {} --to THIS-NODE", standing.row.session.short());
+                let (session, this) = (standing.row.session.short(), self.principal());
+                let fix = format!("where the owner key is: throughline move {session} --to {this}");
                 Err(refusal.hint(fix))
             }
             _ => Err(refusal),

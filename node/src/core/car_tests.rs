@@ -225,7 +225,6 @@ fn a_block_stands_in_a_file_once_as_what_it_is_whatever_names_it() {
                 assert!(digests.insert(*block.cid().digest()), "{} stands twice", block.cid());
             }
         }
-        let _ = node;
     }
 }
 
