@@ -55,7 +55,11 @@ async fn bring_back(
         let network = app.node().network().ok_or_else(unreached)?;
         match network.forward_append(&append).await {
             Ok(Some(appended)) => made.push((cut, appended.answer["entries"][0].clone())),
-            Ok(None) => break,
+            Ok(None) => {
+                let what = "expected a holder that puts these messages in order, the session has none";
+                let fix = format!("where the owner key is: throughline move {} --to PEER", session.short());
+                return Err(Problem::new(Code::NotHolder, what).hint(fix));
+            }
             // Somebody else was faster; the rest is signed on what came.
             Err(problem) if problem.code() == Code::HeadMoved && !made.is_empty() => break,
             Err(problem) => return Err(problem),
